@@ -41,6 +41,6 @@ unpaid = (
     .assign_timestamps_and_watermarks(times)
     .key_by("order_id")
     .process(UnpaidOrders())
-    .uid("unpaid-orders")  # the name of its state in checkpoints
+    .uid("unpaid-orders")  # the operator's name in checkpoints
 )
 unpaid.to_dataframe("order_id STRING, at LONG").show()

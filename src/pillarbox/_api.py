@@ -59,11 +59,9 @@ from pillarbox._operators.functions.basic import (
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
-    OutputTag,
     Partitioner,
     ProcessFunction,
     ReduceFunction,
-    TimeDomain,
 )
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
@@ -78,9 +76,10 @@ from pillarbox._operators.functions.checkpointed import (
     FunctionSnapshotContext,
     OperatorStateStore,
 )
-from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
+from pillarbox._operators.functions.contexts import RuntimeContext, TimeDomain, TimerService
 from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 from pillarbox._operators.functions.metric_group import Counter, Distribution, Meter, MetricGroup
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.functions.two_streams import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -106,7 +105,6 @@ from pillarbox._operators.windowing.api.evictors import (
 )
 from pillarbox._operators.windowing.api.functions import (
     AllWindowFunction,
-    KeyedStateStore,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
@@ -136,6 +134,7 @@ from pillarbox._operators.windowing.api.triggers import (
     Trigger,
     TriggerResult,
 )
+from pillarbox._operators.windowing.api.window_context import KeyedStateStore
 from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow, TimeWindow, Window
 from pillarbox._reports.metrics import metrics
 from pillarbox._reports.operator_report import OperatorReport
@@ -143,7 +142,7 @@ from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.reading.key_life import key_history
 from pillarbox._runtime.spark.reading.state_reader import read_state
-from pillarbox._runtime.spark.running.observing import (
+from pillarbox._runtime.spark.running.monitoring import (
     Dashboard,
     MetricsServer,
     QueryCollector,
@@ -177,7 +176,7 @@ from pillarbox._state.descriptors import (
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._time.duration import Duration, Time
-from pillarbox._time.timestamps import TimestampAssigner
+from pillarbox._time.timestamp_assigner import TimestampAssigner
 from pillarbox._time.watermark_generators import WatermarkGenerator
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 from pillarbox._types.type_information import TypeInformation, Types

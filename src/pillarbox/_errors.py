@@ -276,3 +276,10 @@ def raise_from_user_code(error: BaseException, what: str, **location: object) ->
     outcome = OperatorError(f"{what}: {describe(error)}")
     outcome.at(**location)
     raise outcome from error
+
+
+class UnknownColumnError(KeyError):
+    """A row has no column with the requested name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError shows the repr of its message

@@ -17,19 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox import _unpickle
-from pillarbox._errors import no_time_zone
+from pillarbox._errors import UnknownColumnError, no_time_zone
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _RowT = TypeVar("_RowT", bound="Row")
-
-
-class UnknownColumnError(KeyError):
-    """A row has no column with the requested name."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError shows the repr of its message
 
 
 class _Positions(dict[str, int]):

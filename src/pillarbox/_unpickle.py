@@ -21,9 +21,9 @@ _HOMES = {
     "DeadLetter": "pillarbox._operators.dead_letters.dead_letter:DeadLetter",
     "Duration": "pillarbox._time.duration:Duration",
     "GlobalWindow": "pillarbox._operators.windowing.api.windows:GlobalWindow",
-    "OutputTag": "pillarbox._operators.functions.basic:OutputTag",
+    "OutputTag": "pillarbox._operators.functions.output_tag:OutputTag",
     "Time": "pillarbox._time.duration:Time",
-    "TimeDomain": "pillarbox._operators.functions.basic:TimeDomain",
+    "TimeDomain": "pillarbox._operators.functions.contexts:TimeDomain",
     "TimeWindow": "pillarbox._operators.windowing.api.windows:TimeWindow",
     "TimestampedValue": "pillarbox._operators.windowing.api.evictors:TimestampedValue",
 }
@@ -46,7 +46,7 @@ def _at(home: str) -> Any:
     return getattr(import_module(module), name)
 
 
-class MissingGlobalError(Exception):
+class UnpickleGlobalError(Exception):
     """A pickle refers to a module or name that does not exist. ``args``: module, name, cause."""
 
     @property
@@ -71,7 +71,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            raise MissingGlobalError(module, name, error) from error
+            raise UnpickleGlobalError(module, name, error) from error
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -98,7 +98,7 @@ class _AllowingUnpickler(pickle.Unpickler):
 
 
 def loads(payload: bytes | memoryview) -> Any:
-    """Unpickle a value from a checkpoint. Raises MissingGlobalError."""
+    """Unpickle a value from a checkpoint. Raises UnpickleGlobalError."""
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
@@ -111,7 +111,7 @@ def find_global(module: str, name: str) -> Any:
     try:
         return reduce(getattr, name.split("."), import_module(module))
     except (ImportError, AttributeError) as error:
-        raise MissingGlobalError(module, name, error) from error
+        raise UnpickleGlobalError(module, name, error) from error
 
 
 def loads_plain(payload: bytes | memoryview) -> Any:

@@ -11,7 +11,7 @@ from pillarbox._datastream.windows.columnar_windows import aggregate_columns
 from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.api.cache import AsyncCache
-from pillarbox._operators.async_io.api.function import CombiningFunction
+from pillarbox._operators.async_io.api.function import AsyncCombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, OnBarrier
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function
@@ -314,7 +314,7 @@ class _Failure(NamedTuple):
     attempts: int
 
 
-class _RowCall(CombiningFunction):
+class _RowCall(AsyncCombiningFunction):
     """Calls a function with columns of a row, and appends the result to the row."""
 
     def __init__(

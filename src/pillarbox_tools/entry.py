@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.notices import notify
-from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
+from pillarbox._runtime.spark.running.monitoring import Dashboard, MetricsServer
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.tools import Progress
-from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.doctor.finding import machine_snapshot
 from pillarbox_tools.doctor.rules import START_RULES, warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._runtime.spark.running import asking
+from pillarbox._runtime.spark.running import query_command
 from pillarbox._runtime.spark.savepoint import adopt as adopt_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.session import folders as files
@@ -362,7 +362,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
             raise SavepointError("no driver accepted the request")
 
     opened = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
-    monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
+    monkeypatch.setattr(query_command, "request_savepoint", request_savepoint)
     monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=opened))
     result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
     assert (result.exit_code, result.stderr) == (0, "waiting\n")

@@ -12,12 +12,12 @@ import httpx
 from pillarbox._errors import ProgramError
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.model.query_model import QueryModel, ShownQuery
+from pillarbox_tools.model.query_model import QueryModel, StaticQueryModel
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.model.made import model
 
 
-class Live(ShownQuery):
+class Live(StaticQueryModel):
     def __init__(self) -> None:
         self.model: QueryModel = model()
         self.asked: list[tuple[str, str]] = []

@@ -18,7 +18,7 @@ from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import Fields, view_of
-from pillarbox_tools.model.query_model import ShownQuery
+from pillarbox_tools.model.query_model import StaticQueryModel
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, query_model, source
@@ -303,7 +303,7 @@ def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:
 
 @pytest.fixture
 def stored(live: Live) -> Iterator[httpx.Client]:
-    yield from served(ShownQuery(live.snapshot()))
+    yield from served(StaticQueryModel(live.snapshot()))
 
 
 def test_a_stored_query_is_shown_without_state(stored: httpx.Client) -> None:

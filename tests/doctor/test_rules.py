@@ -12,11 +12,11 @@ import pytest
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.session.requirements import numbers_of
-from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
+from pillarbox_tools.doctor.finding import machine_snapshot
 from pillarbox_tools.doctor.rules import RULES, examine, wrong
 from pillarbox_tools.model.settings import trigger_interval
-from pillarbox_tools.model.snapshot import Moment, Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotMoment, SnapshotRun
 from tests.model.made import START, keyed, model, progress, source
 
 VERSIONS = {
@@ -65,7 +65,7 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
 def with_moments(*moments: dict[str, Any]) -> Snapshot:
     result = query()
     every = [
-        Moment(
+        SnapshotMoment(
             **{
                 "at": START + 300_000 * index,
                 "epochs": 1,
@@ -169,8 +169,10 @@ def beat(**values: Any) -> Heartbeat:
     return Heartbeat(LAST + 600_000, "r", "one", 9, **values)
 
 
-def failed(began: int) -> Run:
-    return Run(f"r{began}", began, began + 30_000, "failed", failures=[Failure("ValueError", message="no such table")])
+def failed(began: int) -> SnapshotRun:
+    return SnapshotRun(
+        f"r{began}", began, began + 30_000, "failed", failures=[Failure("ValueError", message="no such table")]
+    )
 
 
 BROKEN: list[tuple[str, Snapshot, str]] = [

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.session.configuration import Configuration
+from pillarbox._runtime.spark.session.configuration import SessionConfiguration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.doctor import rules as examination
-from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.doctor.finding import machine_snapshot
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine, warn_of_findings
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
@@ -119,7 +119,7 @@ def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(
     """Spark also reports triggers without work."""
     query: Any = SimpleNamespace(id="q", runId="r", name="counts")
     start: Any = SimpleNamespace(checkpoint=None, spark=None)
-    looked_at = WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, VERSIONS)))
+    looked_at = WatchedQuery(StartedQuery(query, start, configuration=SessionConfiguration({}, VERSIONS)))
     of_others = [source(records_in=9, versions={**VERSIONS, "pandas": "2.2.0"})]
     for number, tasks in enumerate(([], of_others, of_others)):
         looked_at.take([progress(number, *tasks)])

@@ -6,12 +6,12 @@ from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Run
+from pillarbox_tools.model.snapshot import SnapshotRun
 from tests.model.made import START, keyed, plan, progress, query_model
 
 
 def started(id: str = "q", name: str = "counts", run: str = "r") -> tuple[QueryModel, QueryMetrics]:
-    query = query_model(id, name, "", plan(), Run(run, START), clock=lambda: START)
+    query = query_model(id, name, "", plan(), SnapshotRun(run, START), clock=lambda: START)
     return query, QueryMetrics(query)
 
 

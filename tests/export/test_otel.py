@@ -16,7 +16,7 @@ from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS
 from pillarbox_tools.export.otel import observe
 from pillarbox_tools.export.query_metrics import QueryMetrics
-from pillarbox_tools.model.snapshot import Run
+from pillarbox_tools.model.snapshot import SnapshotRun
 from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 
@@ -74,7 +74,7 @@ def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture)
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     for name in ("one", "two"):
-        query = query_model(name, name, "", plan(), Run("r", START), clock=lambda: START)
+        query = query_model(name, name, "", plan(), SnapshotRun("r", START), clock=lambda: START)
         observe(QueryMetrics(query), provider)
     ups = {point.attributes["query"]: point.value for point in read(reader)["pillarbox.query.up"].data.data_points}
     assert ups == {"one": 1, "two": 1}

@@ -12,7 +12,7 @@ from pillarbox._reports.plan import Plan, PlanOperator
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import METRICS, Metric
 from pillarbox_tools.export.query_metrics import MOST_NAMES, QueryMetrics
-from pillarbox_tools.model.snapshot import Run
+from pillarbox_tools.model.snapshot import SnapshotRun
 from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 COUNT = ("count",)
@@ -140,7 +140,7 @@ def test_calls_of_a_service() -> None:
     counters = {"requests": 9, "retried": 2, "completed": 5, "failed": 1, "timed_out": 1, "dropped": 1, "cache_hits": 3,
             "in_flight": 4, "in_flight_max": 8, "latency_p50_us": 1500, "latency_p95_us": 0, "latency_p99_us": 9000,
             "rate_limited_ms": 70, "mine": 1}  # fmt: skip
-    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), SnapshotRun("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     for number in (1, 2):
         query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
@@ -156,7 +156,7 @@ def test_calls_of_a_service() -> None:
 def test_calls_and_budgets_of_a_keyed_function() -> None:
     counters = {"calls": 9, "calls_reused": 2, "in_flight": 4, "in_flight_max": 8, "longest_key": 3, "timed_out": 1,
             "blocked_ms": 1300, "budget.model.granted": 7, "budget.model.spent": 90, "budget.a.b.stops": 1}  # fmt: skip
-    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), SnapshotRun("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     for number in (1, 2):
         query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
@@ -171,7 +171,7 @@ def test_calls_and_budgets_of_a_keyed_function() -> None:
 
 
 def test_a_function_that_counts_under_a_name_of_asynchronous_operators() -> None:
-    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), SnapshotRun("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(counters={"count.failed": 3, "count.late_records_dropped": 2})))
     assert value(metrics, m.FAILED, "count") is None
@@ -254,7 +254,7 @@ def test_a_skewed_vertex() -> None:
 
 
 def test_metrics_of_the_process_that_runs_the_query() -> None:
-    run = Run(
+    run = SnapshotRun(
         "r", START, settings={"trigger": "ProcessingTimeTrigger(5000)"}, versions={"spark": "4.1.0", "pillarbox": "1"}
     )
     metrics = QueryMetrics(query_model("q", "counts", "", plan(), run))
@@ -291,7 +291,7 @@ def test_epochs_before_a_ledger_count() -> None:
 
 
 def test_a_plan_that_is_not_known() -> None:
-    query = query_model("q", "", "", None, Run("r", START), clock=lambda: START)
+    query = query_model("q", "", "", None, SnapshotRun("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(busy_ms=3, counters={"count.seen": 1})))
     assert value(metrics, m.BUSY, "pillarbox 1") == 3
@@ -304,7 +304,10 @@ def test_operators_of_one_name_are_told_apart() -> None:
     other = replace(second, program="pillarbox 2")
     twin = replace(first, number=2, operators=[PlanOperator("payments", "")])
     query = query_model(
-        *("q", "", ""), replace(result, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
+        *("q", "", ""),
+        replace(result, vertices=[first, second, twin, other]),
+        SnapshotRun("r", START),
+        clock=lambda: START,
     )
     metrics = QueryMetrics(query)
     infos = sorted(labels for metric, labels in metrics.values() if metric is m.OPERATOR_INFO)

@@ -14,7 +14,7 @@ from pillarbox._graph.description import compare, describe_programs, read_layout
 from pillarbox._graph.layout import Layout, lay_out, subtask_places
 from pillarbox._graph.targets import CODES, subtask_codes
 from pillarbox._graph.transformations import SinkTransformation
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, TaskLayout
 from tests.runtime.spark_of_dicts import context_of_task
 
 
@@ -95,7 +95,7 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
     from pyspark import TaskContext
 
     program = compiled(2)
-    layout = ProgramLayout.of(program)
+    layout = TaskLayout.of(program)
     compiled_with = TaskInfo.here(layout).layout
     assert compiled_with == Layout(4, 4, 2)
     assert [layout.decode(compiled_with, code) for code in (1, 2)] == [(1, 0), None]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.homes import sockets, starter_connection
-from pillarbox._runtime.spark.homes.processes import Process, status
+from pillarbox._runtime.spark.homes.processes import OsProcess, status
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection
 from tests.homes.conftest import Executor, wait_until
 from tests.homes.forks import SECRET
@@ -26,7 +26,7 @@ pytestmark = [
 
 def has_ended(pid: int) -> bool:
     try:
-        return Process.of(pid).has_ended()
+        return OsProcess.of(pid).has_ended()
     except OSError:
         return True
 

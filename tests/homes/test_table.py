@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.homes.table import BadRequestError, HomeEntry, HomeRequest, RefusedError, Table
+from pillarbox._runtime.spark.homes.processes import OsProcess
+from pillarbox._runtime.spark.homes.table import HomeEntry, HomeRequest, HomeTable, TableRefusedError, TableRequestError
 
 
 class Starter:
@@ -20,7 +20,7 @@ class Starter:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[HomeEntry] = []
-        self.table = Table(lambda: self.now, self._end)
+        self.table = HomeTable(lambda: self.now, self._end)
         self._pids = count(1)
 
     def _end(self, home: HomeEntry) -> None:
@@ -28,7 +28,7 @@ class Starter:
         self.ended.append(home)
 
     def _make(self, request: HomeRequest) -> HomeEntry:
-        return HomeEntry(Process(next(self._pids), 0), "name", request.run, request.query, request.secret)
+        return HomeEntry(OsProcess(next(self._pids), 0), "name", request.run, request.query, request.secret)
 
     def home(self, task: str = "a", run: str = "one", **fields: Any) -> tuple[HomeEntry, str]:
         arguments = {"query": "q", "secret": "s", "epoch": 0, "mode": "fork", "most": 8, "idle": 60.0, **fields}
@@ -61,7 +61,7 @@ def test_a_run_that_is_over_gets_no_home() -> None:
     starter = Starter()
     home, _ = starter.home()
     assert starter.table.end_run("one", []) == [home] and starter.table.is_over("one")
-    with pytest.raises(RefusedError, match="its query has ended"):
+    with pytest.raises(TableRefusedError, match="its query has ended"):
         starter.home("b")
     assert starter.alive() == set()
 
@@ -79,14 +79,14 @@ def test_a_newer_run_of_a_query_supersedes_the_older_one() -> None:
     other = starter.pid("c", "other", query="another", attempt=6)
     new = starter.pid("a", "new", attempt=7)
     assert starter.ended == [old] and starter.alive() == {new, other}
-    with pytest.raises(RefusedError, match="a newer run of its query has begun"):
+    with pytest.raises(TableRefusedError, match="a newer run of its query has begun"):
         starter.home("b", "old", attempt=5)
 
 
 def test_a_late_task_of_a_run_that_was_never_here_supersedes_nothing() -> None:
     starter = Starter()
     new = starter.pid("a", "new", attempt=7)
-    with pytest.raises(RefusedError, match="a newer run of its query has begun"):
+    with pytest.raises(TableRefusedError, match="a newer run of its query has begun"):
         starter.home("b", "old", attempt=5)
     assert starter.alive() == {new}
 
@@ -127,7 +127,7 @@ def test_visits_that_the_starter_does_not_see_keep_a_home() -> None:
 
 
 def adopted(starter: Starter, pid: int, run: str, task: str) -> HomeEntry:
-    home = HomeEntry(Process(pid, 0), "name", run, "q", "s", {task})
+    home = HomeEntry(OsProcess(pid, 0), "name", run, "q", "s", {task})
     starter.table.adopt(home, 5)
     return home
 
@@ -136,7 +136,7 @@ def test_a_home_of_an_earlier_starter_is_adopted_and_said_to_be_so_once() -> Non
     starter = Starter()
     home = adopted(starter, 99, "one", "a")
     assert starter.home("a") == (home, "adopted") and starter.home("a") == (home, "known")
-    with pytest.raises(RefusedError, match="a newer run"):
+    with pytest.raises(TableRefusedError, match="a newer run"):
         starter.home("b", "old", attempt=4)
 
 
@@ -154,7 +154,7 @@ def test_an_executor_that_ends_makes_no_home() -> None:
     starter.home()
     starter.table.end_all()
     assert starter.alive() == set()
-    with pytest.raises(RefusedError, match="the executor is shutting down"):
+    with pytest.raises(TableRefusedError, match="the executor is shutting down"):
         starter.home("b")
 
 
@@ -172,7 +172,7 @@ def test_an_executor_that_ends_makes_no_home() -> None:
 )
 def test_a_request_that_is_not_understood_changes_nothing(fields: dict[str, Any]) -> None:
     starter = Starter()
-    with pytest.raises(BadRequestError):
+    with pytest.raises(TableRequestError):
         starter.home(**fields)
     assert starter.table.homes == {}
 
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
         arguments = {"query": query, "epoch": epoch, "most": most, "attempt": 100 * number, "secret": query}
         is_late = run in self.over or number < self.newest.get(query, -1)
         if is_late:
-            with pytest.raises(RefusedError):
+            with pytest.raises(TableRefusedError):
                 self.starter.home(f"{run}{task}", run, **arguments)
             self.over.add(run)
             return

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import threading
 
-from pillarbox._runtime.spark.homes.partition_tasks import FunctionLock
+from pillarbox._runtime.spark.homes.partition_tasks import PartitionLock
 
 
-def waiting(turn: FunctionLock, count: int) -> None:
+def waiting(turn: PartitionLock, count: int) -> None:
     while len(turn.waiting) < count:
         threading.Event().wait(0.001)
 
 
 def test_one_thread_at_a_time_has_the_turn() -> None:
-    turn, seen, inside = FunctionLock(), [], []
+    turn, seen, inside = PartitionLock(), [], []
 
     def run(number: int) -> None:
         with turn.held():
@@ -31,7 +31,7 @@ def test_one_thread_at_a_time_has_the_turn() -> None:
 
 
 def test_a_resting_task_lends_its_turn_and_gets_it_back() -> None:
-    turn, order = FunctionLock(), []
+    turn, order = PartitionLock(), []
 
     def run() -> None:
         with turn.held():
@@ -48,7 +48,7 @@ def test_a_resting_task_lends_its_turn_and_gets_it_back() -> None:
 
 
 def test_a_thread_without_the_turn_rests_without_giving_it_away() -> None:
-    turn, order = FunctionLock(), []
+    turn, order = PartitionLock(), []
 
     def read() -> None:
         with turn.released():

@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox._elements import TaskReport, text_of_report
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 
 #: Start of the first epoch (epoch ms).
 START = 1_700_000_000_000
@@ -86,9 +86,9 @@ def plan() -> Plan:
 
 def model(**values: Any) -> QueryModel:
     return query_model(
-        "q", "counts", "/checkpoints/counts", plan(), Run("r", START), **{"clock": lambda: START, **values}
+        "q", "counts", "/checkpoints/counts", plan(), SnapshotRun("r", START), **{"clock": lambda: START, **values}
     )
 
 
-def query_model(id: str, name: str, checkpoint: str, plan: Plan | None, run: Run, **values: Any) -> QueryModel:
+def query_model(id: str, name: str, checkpoint: str, plan: Plan | None, run: SnapshotRun, **values: Any) -> QueryModel:
     return QueryModel(Snapshot(id, name, checkpoint, 0, True, plan, run), **values)

@@ -16,7 +16,7 @@ from pillarbox._errors import ConfigurationError
 from pillarbox._reports.failure import Failure
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
-from pillarbox_tools.model.snapshot import FORMAT, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, Snapshot, SnapshotRun
 from tests.model.made import START, keyed, model, progress, source
 
 #: Parts of a key, a record and a message, which a file without records must not have.
@@ -72,7 +72,7 @@ def snapshot() -> Snapshot:
     query.failed(f"pillarbox.OperatorError: {MESSAGE}")
     result = query.snapshot()
     run = replace(result.run, failures=[*result.run.failures, _failure()])
-    return replace(result, run=run, earlier=[Run("before", START, status="failed", failures=[_failure()])])
+    return replace(result, run=run, earlier=[SnapshotRun("before", START, status="failed", failures=[_failure()])])
 
 
 def written(path: Path, *, with_records: bool) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox_tools.model.catching_up import catching_up, line_of
 from pillarbox_tools.model.epochs import epoch_of, rows_left
 from pillarbox_tools.model.query_model import QueryModel

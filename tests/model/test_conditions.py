@@ -14,12 +14,12 @@ import pytest
 
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at, lag_now
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 from tests.model.made import START, keyed, plan, progress, query_model, source
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -33,7 +33,7 @@ class Day:
 
     def __init__(self, **settings: str) -> None:
         self.now = START
-        run = Run("r", START, settings={**SETTINGS, **settings})
+        run = SnapshotRun("r", START, settings={**SETTINGS, **settings})
         self.model = query_model("q", "counts", "/c", plan(), run, clock=lambda: self.now)
         self.ledger = QueryMetrics(self.model)
         self.number = 0
@@ -323,11 +323,11 @@ def test_a_driver_that_is_gone_is_said_of_what_it_has_written() -> None:
 def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     day = Day()
     day.now = START + 30 * MINUTE
-    earlier: list[Run] = []
+    earlier: list[SnapshotRun] = []
     for crash in range(1, 5):
         began = day.now - (crash + 1) * MINUTE
         failure = Failure("OperatorError", message="no such table\n(more)")
-        earlier.append(Run(f"r{crash}", began, began + 50_000, "failed", failures=[failure]))
+        earlier.append(SnapshotRun(f"r{crash}", began, began + 50_000, "failed", failures=[failure]))
     day.model._change(replace(day.model._snapshot.run, began=day.now - 10_000))
     day.model.follows(earlier)
     assert day.found() == {"crash_loop"}

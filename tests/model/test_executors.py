@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.executor_memory import ExecutorMemory, executor_memory_of
-from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotExecutor
 from pillarbox_tools.model.subtasks import Subtasks
 from tests.model.made import keyed, model, progress, source
 
@@ -54,7 +54,7 @@ def test_each_executor_has_its_processes_and_their_state() -> None:
         ]
     )
     first, second, third = memory.run.executors
-    assert first == ExecutorRun("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
+    assert first == SnapshotExecutor("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
     assert (second.host, second.executor, second.homes, second.workers, second.limit) == ("one", 8, 1, 0, None)
     assert (third.host, third.homes, third.home_bytes, third.worker_bytes) == ("two", 1, 30 * MIB, 0)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pillarbox._errors import OperatorError
-from pillarbox._reports.failure import Attempt, Failure, without_line
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._reports.failure import FailedAttempt, Failure, without_line
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.model.growth import growth_of, memory_of, slope
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import bytes_in
@@ -139,7 +139,7 @@ def test_a_failure_goes_as_a_line_and_comes_back() -> None:
     error = OperatorError("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
     error.__cause__ = ValueError("no")
     error.at(operator="count", key="ann", record=(1,), position=4, uid="count", number=7)
-    failure = Failure.of(error, 3, Attempt(2, 12, 1))
+    failure = Failure.of(error, 3, FailedAttempt(2, 12, 1))
     assert (failure.error, failure.cause, failure.operator, failure.uid) == (
         "OperatorError",
         "ValueError",

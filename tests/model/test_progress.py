@@ -7,7 +7,7 @@ import pytest
 
 from pillarbox._json import read
 from pillarbox_tools.model.epochs import epoch_of
-from pillarbox_tools.model.snapshot import EpochReport, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch
 from tests.model.made import START, keyed, model, progress, source
 
 
@@ -91,7 +91,7 @@ def test_fields_of_a_later_version_are_left_out() -> None:
     fields["later"] = 1
     fields["epochs"][0]["later"] = {"a": 1}
     document = read(Snapshot, fields)
-    assert isinstance(document.epochs[0], EpochReport)
+    assert isinstance(document.epochs[0], SnapshotEpoch)
     assert document.epochs[0].number == 1
     del fields["id"]
     with pytest.raises(TypeError):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.moments import Moments
 from pillarbox_tools.model.query_model import EPOCHS
-from pillarbox_tools.model.snapshot import EpochReport
+from pillarbox_tools.model.snapshot import SnapshotEpoch
 from tests.model.made import START, keyed, model, plan, progress
 
 
@@ -74,7 +74,7 @@ def test_the_version_grows_with_each_change() -> None:
     assert failed == ended == again
 
 
-def _epoch(number: int, rows: int, at: int) -> EpochReport:
+def _epoch(number: int, rows: int, at: int) -> SnapshotEpoch:
     vertex = OperatorReport(
         *("count", "count", 1, number, 1, rows, rows, 0, 3, 0, 1, 0, 0, 3),
         program="pillarbox",
@@ -89,7 +89,7 @@ def _epoch(number: int, rows: int, at: int) -> EpochReport:
         timers=2,
         state_bytes=10 * number,
     )
-    return EpochReport(number, at - 100, 100, {}, rows, [], [vertex])
+    return SnapshotEpoch(number, at - 100, 100, {}, rows, [], [vertex])
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(100, 200_000)), min_size=1, max_size=1500))

@@ -31,7 +31,7 @@ from pillarbox import (
 from pillarbox._elements import ArrowRecords, Records, Watermark
 from pillarbox._errors import KeyTypeError
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import Discard
+from pillarbox._operators.frame.operator import OperatorDiscard
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.stateless.map import MapOperator
@@ -272,7 +272,7 @@ class Windows(ProcessWindowFunction):
         yield key
 
 
-class Noting(Discard):
+class Noting(OperatorDiscard):
     def __init__(self):
         self.runs: list[list[Any]] = []
 

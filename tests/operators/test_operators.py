@@ -21,7 +21,7 @@ from pillarbox._copies import Copier
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import Discard, Fanout
+from pillarbox._operators.frame.operator import OperatorDiscard, OperatorFanout
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.stateless.filter import FilterOperator
@@ -29,7 +29,7 @@ from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.map import MapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Keyed
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import harness_for
@@ -38,7 +38,7 @@ from tests.support.nodes import node, run
 SIDE = OutputTag("side")
 
 
-class Runs(Discard):
+class Runs(OperatorDiscard):
     def __init__(self):
         self.sizes = []
         self.stamps = []
@@ -160,7 +160,7 @@ def test_large_results_are_handed_on_in_parts():
             assert runs.sizes == [1, 63, 64, 65, 256, 10_000]
 
 
-class Full(Discard):
+class Full(OperatorDiscard):
     def process_records(self, records):
         raise MemoryError("no room for a buffer")
 
@@ -295,7 +295,7 @@ def test_errors_name_operator_and_record(operator):
 def test_an_error_further_down_keeps_its_name_and_cause(operator):
     with Keyed(operator) as harness:
         context = harness.operator.context
-        context.output = MapOperator(replace(context, name="down", output=Discard()), _Fails())
+        context.output = MapOperator(replace(context, name="down", output=OperatorDiscard()), _Fails())
         with pytest.raises(OperatorError, match="operator 'down' failed at the record 'guilty'") as caught:
             harness.push("guilty")
     assert isinstance(caught.value.__cause__, KeyError)
@@ -347,7 +347,7 @@ def test_results_that_are_no_iterable():
 
 def test_fanout_gives_everybody_everything():
     first, second = Runs(), Runs()
-    fanout = Fanout([first, second], Copier("op"), 1)
+    fanout = OperatorFanout([first, second], Copier("op"), 1)
     fanout.process_records(Records([1, 2]))
     fanout.process_watermark(5)
     fanout.process_status(True)

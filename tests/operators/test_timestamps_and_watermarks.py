@@ -17,7 +17,7 @@ from pillarbox import (
 )
 from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import row
 from tests.support.nodes import node, run

@@ -20,13 +20,13 @@ from pillarbox._operators.stateful_processor.group_state import GroupStateOperat
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.pass_through import PassThroughOperator
-from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
+from pillarbox._operators.stateless.sinks import ColumnSinkOperator, PrintOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
 from pillarbox.testing._tws_tester import _TestedOperator
-from pillarbox_tools.replay.calls import UnansweredOperator
+from pillarbox_tools.replay.calls import UnansweredCallOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
 from tests.operators_table.entry import Entry
@@ -97,9 +97,9 @@ OTHERS: dict[type[StreamOperator], str] = {
     PassThroughOperator: "is in test_the_operator_that_does_nothing",
     TimestampsAndWatermarksOperator: "emits watermarks after each run, so cuts show: tests/testing/test_laws.py",
     PreAggregateOperator: "sends one partial result more where there is a snapshot: windows of columns are made of it",
-    ColumnsOperator: "has no state, and emits columns: tests/types",
+    ColumnSinkOperator: "has no state, and emits columns: tests/types",
     PrintOperator: "emits nothing",
-    UnansweredOperator: "stops a replay at a call: tests/runtime/recording/test_replay.py",
+    UnansweredCallOperator: "stops a replay at a call: tests/runtime/recording/test_replay.py",
     **dict.fromkeys(
         SPARK_PROGRAMS, "compares with Spark: tests/spark/stateful_programs, tests/faults/test_stateful_programs.py"
     ),

@@ -19,15 +19,9 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from pillarbox import _rows
-from pillarbox._rows import (
-    Row,
-    UnknownColumnError,
-    column_to_list,
-    row_class,
-    rows_from_arrow,
-    timestamps_ms,
-)
-from pillarbox._time.timestamps import to_timestamp
+from pillarbox._errors import UnknownColumnError
+from pillarbox._rows import Row, column_to_list, row_class, rows_from_arrow, timestamps_ms
+from pillarbox._time.timestamp_assigner import to_timestamp
 
 UTC = timezone.utc
 

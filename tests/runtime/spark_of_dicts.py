@@ -19,12 +19,12 @@ from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph.targets import output_target, spark_hash
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
-from pillarbox._runtime.spark.homes.relay import Homes
+from pillarbox._runtime.spark.homes.relay import RelaySettings
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox._runtime.spark.session.spark_names import JOB_GROUP, QUERY_ID
-from pillarbox._runtime.spark.tasks.task_info import DRAIN, ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import DRAIN, TaskLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.task_host import TaskHost
@@ -124,8 +124,8 @@ class Query:
 
     def host(self, level: int) -> TaskHost:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
-        layout = ProgramLayout.of(self.program)
-        homes = Homes.of(vertices, "secret", self.program.parallelism)
+        layout = TaskLayout.of(self.program)
+        homes = RelaySettings.of(vertices, "secret", self.program.parallelism)
         return TaskHost(vertices, layout, BufferOutput("report"), self.timers, homes)
 
     def run_batch(
@@ -133,7 +133,7 @@ class Query:
     ) -> list[Any]:
         host = SourceHost(
             self.shipped[list(self.program.sources)[source]],
-            ProgramLayout.of(self.program),
+            TaskLayout.of(self.program),
             BufferOutput("report"),
             bounded=False,
             columns=["value"],

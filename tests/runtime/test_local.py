@@ -18,7 +18,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
 from tests.support.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
 

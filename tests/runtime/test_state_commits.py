@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.session.queries import StateCommits
+from pillarbox._runtime.spark.session.queries import QueryStateCommits
 
 
 class Flag:
@@ -21,7 +21,7 @@ class Flag:
         self.value = value
 
 
-def commits(error: Exception | None) -> tuple[StateCommits, Flag]:
+def commits(error: Exception | None) -> tuple[QueryStateCommits, Flag]:
     flag = Flag()
 
     def validate(run: str, batch: int) -> None:
@@ -37,7 +37,7 @@ def commits(error: Exception | None) -> tuple[StateCommits, Flag]:
         progressReporter=lambda: reporter,
     )
     query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
-    return StateCommits(query), flag
+    return QueryStateCommits(query), flag
 
 
 def test_a_batch_is_complete_or_not() -> None:

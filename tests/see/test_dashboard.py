@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import Dashboard
 from pillarbox_tools.dashboard.server import open_dashboard
-from pillarbox_tools.watching.stored import CheckpointQuery
+from pillarbox_tools.watching.stored import StoredQuery
 from tests.see.browser import PHONE, overflows, page
 from tests.see.queries import FIRST, Inbox, counts, slow_sink, started
 
@@ -219,7 +219,7 @@ def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
         assert "ValueError: an amount of -7" in text
         assert f"pillarbox record {checkpoint} failed --program main.py" in text
         wait_for(shown, "#overview dd", "failed")
-    stored = CheckpointQuery(spark, str(checkpoint))
+    stored = StoredQuery(spark, str(checkpoint))
     assert stored.snapshot().run.status == "failed"
     open_dashboard([stored], "127.0.0.1", opened[0].port)
     with page(chromium, f"{opened[0].url}query/{query.id}") as shown:

@@ -17,7 +17,7 @@ import pytest
 
 from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.model.query_model import ShownQuery
+from pillarbox_tools.model.query_model import StaticQueryModel
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source
@@ -309,7 +309,7 @@ def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any
 
     at = int(1000 * time.time()) - 12 * 60_000
     with Dashboard() as opened:
-        for query in (Written(), Stopped(), ShownQuery(replace(Written().snapshot(), id="bundle"))):
+        for query in (Written(), Stopped(), StaticQueryModel(replace(Written().snapshot(), id="bundle"))):
             opened.show(query)
         with page(chromium, f"{opened.url}query/q") as shown:
             shown.wait_for_selector("#silence", timeout=_WAIT)

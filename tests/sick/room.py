@@ -17,7 +17,7 @@ from pillarbox import DataStream
 from pillarbox_tools.cli import show
 from pillarbox_tools.dashboard.server import open_dashboard
 from pillarbox_tools.doctor.rules import examine
-from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox_tools.watching.stored import StoredQuery, stored_snapshot
 from tests.see.queries import Inbox
 
 OUTPUT = "card STRING, seen LONG"
@@ -81,7 +81,7 @@ class Room:
     def look(self) -> Reports:
         reports = Reports()
         if self.query is None:
-            shown = CheckpointQuery(self.spark, self.checkpoint)
+            shown = StoredQuery(self.spark, self.checkpoint)
             url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
         else:
             url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"

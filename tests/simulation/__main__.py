@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.every_program import PROGRAMS
-from tests.simulation.simulate import OutcomeMismatch, command, simulate
+from tests.simulation.simulate import SimulatedRunMismatch, command, simulate
 
 # A schedule takes some ten milliseconds; longer than this (seconds) is a hang.
 HANGS_AFTER = 120
@@ -30,7 +30,7 @@ def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
         try:
             simulate(name, seed)
-        except OutcomeMismatch as error:
+        except SimulatedRunMismatch as error:
             failed.append((seed, str(error)))
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             try:
                 print(f"{name}, seed {options.seed}:", *simulate(name, options.seed).lines, sep="\n  ")
-            except OutcomeMismatch as error:
+            except SimulatedRunMismatch as error:
                 print(f"{name}, seed {options.seed}: {error}")
                 return 1
         return 0

@@ -22,7 +22,7 @@ from pillarbox._task.network import key_sorter
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate, _Channel
 from pillarbox._task.network.key_sorter import KeySorter
-from pillarbox._task.network.sorted_records import Portion
+from pillarbox._task.network.sorted_records import SortedPortion
 from pillarbox._task.operator_chain import _Merge
 from pillarbox._time.epoch_valve import EpochValve
 
@@ -128,7 +128,7 @@ def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
-    def of_one_hash(sorter: KeySorter, portion: Portion, begins: Any) -> Iterator[KeyedRun]:
+    def of_one_hash(sorter: KeySorter, portion: SortedPortion, begins: Any) -> Iterator[KeyedRun]:
         index = int(portion.indexes[0])
         if begins[0]:
             yield from sorter._ended(index)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import cache
 
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox.testing._simulation.cluster import FAULTS, StepLog
-from pillarbox.testing._simulation.run import OutcomeMismatch, Programs, Run
+from pillarbox.testing._simulation.cluster import FAULTS, ClusterStepLog
+from pillarbox.testing._simulation.run import Programs, Run, SimulatedRunMismatch
 from pillarbox.testing._simulation.turns import Turns
 from tests.simulation import service
 from tests.simulation.every_program import PROGRAMS
 
-__all__ = ["OutcomeMismatch", "command", "run_of", "simulate"]
+__all__ = ["SimulatedRunMismatch", "command", "run_of", "simulate"]
 
 
 class TurnsWithService(Turns):
@@ -43,11 +43,11 @@ def run_of(name: str, seed: int) -> Run:
     return Run(compiled(name), f"{name} {seed}", faults=faults, turns=TurnsWithService)
 
 
-def simulate(name: str, seed: int) -> StepLog:
+def simulate(name: str, seed: int) -> ClusterStepLog:
     """Run a program under a seed's schedule.
 
     Raises:
-        OutcomeMismatch: the outcome differs from the run without faults, or from plain Python.
+        SimulatedRunMismatch: the outcome differs from the run without faults, or from plain Python.
     """
     run = run_of(name, seed)
     run.verify()

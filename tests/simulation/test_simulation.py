@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.every_program import PROGRAMS, STREAMING
 from tests.simulation.planted import PLANTED
-from tests.simulation.simulate import OutcomeMismatch, command, run_of, simulate
+from tests.simulation.simulate import SimulatedRunMismatch, command, run_of, simulate
 
 ROOT = Path(__file__).parents[2]
 # One of each kind of program.
@@ -46,7 +46,7 @@ def test_batch_mode_comes_out_as_plain_python_says(name: str, caplog: pytest.Log
 def check(name: str) -> None:
     try:
         simulate(name, 0)
-    except OutcomeMismatch as error:
+    except SimulatedRunMismatch as error:
         pytest.fail(f"{error}\nto do it again: {command(name, 0)}", pytrace=False)
 
 
@@ -57,7 +57,7 @@ def check(name: str) -> None:
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[bug]
     planted.plant(monkeypatch)
-    with pytest.raises(OutcomeMismatch):
+    with pytest.raises(SimulatedRunMismatch):
         for seed in range(planted.first, planted.first + planted.within):
             simulate(planted.program, seed)
 

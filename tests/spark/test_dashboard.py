@@ -22,8 +22,8 @@ from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.running.stages import stages_of
 from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
-from pillarbox_tools.model.query_model import ShownQuery
-from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox_tools.model.query_model import StaticQueryModel
+from pillarbox_tools.watching.stored import StoredQuery, stored_snapshot
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 
 pytestmark = [
@@ -181,7 +181,7 @@ def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
 
 
 def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:
-    stored = CheckpointQuery(spark, str(checkpoint))
+    stored = StoredQuery(spark, str(checkpoint))
     open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
         view = view_of(client, stored)
@@ -202,7 +202,7 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
     # The size of each state by its name is in it.
     assert read_bundle(path).state_sizes["count"].keys() == {"seen", "timer"}
     with Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
-        opened.show(ShownQuery(read_bundle(path)))
+        opened.show(StaticQueryModel(read_bundle(path)))
         [entry] = client.get("/api/queries").json()
         assert entry["status"] == "failed"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError, WatermarkStrategy
-from pillarbox._graph.description import Comparison, compare, describe_programs
+from pillarbox._graph.description import DescriptionDifferences, compare, describe_programs
 from pillarbox.testing import ProgramTestHarness
 
 __all__ = ["AT", "Begun", "Made"]
@@ -44,7 +44,7 @@ class Begun:
             harness.push_all(source, rows)
         return harness.run_epoch()["output"]
 
-    def compared(self, make: Made) -> Comparison:
+    def compared(self, make: Made) -> DescriptionDifferences:
         with ProgramTestHarness(program(make)) as harness:
             return compare(self._description, describe_programs([harness._program]))
 

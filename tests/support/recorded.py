@@ -16,7 +16,7 @@ import pyarrow as pa
 import pillarbox
 from pillarbox import ProgramError
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._reports.failure import Attempt, Failure
+from pillarbox._reports.failure import FailedAttempt, Failure
 from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -75,7 +75,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         try:
             yield from sent_by(job, vertex, subtask, arrived, store)
         except Exception as error:
-            failure = Failure.of(error, subtask, Attempt(vertex.number, job.epoch, 0))
+            failure = Failure.of(error, subtask, FailedAttempt(vertex.number, job.epoch, 0))
             failed = replace(facts, failure=vars(failure), clock=clock_of(job, vertex.number, subtask))
             write(job, identity, failed, before, None)
             raise

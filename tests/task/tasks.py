@@ -13,7 +13,15 @@ from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner
 from pillarbox._task.source_stream_task import SourceStreamTask
-from pillarbox._task.vertex import REPORT_TARGET, ChainInput, Consumers, Edge, InputEdge, Vertex, edge_id
+from pillarbox._task.vertex import (
+    REPORT_TARGET,
+    InputEdge,
+    Vertex,
+    VertexChainInput,
+    VertexConsumers,
+    VertexEdge,
+    edge_id,
+)
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 OUTPUT = output_target(0)
@@ -70,13 +78,15 @@ class Noting(StreamOperator):
 
 
 def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
-    chain = [replace(node, output=Consumers([ChainInput(index + 1)], [])) for index, node in enumerate(nodes)]
-    chain[-1].output = Consumers([], [0, 1])
+    chain = [
+        replace(node, output=VertexConsumers([VertexChainInput(index + 1)], [])) for index, node in enumerate(nodes)
+    ]
+    chain[-1].output = VertexConsumers([], [0, 1])
     inputs = [InputEdge(0, 0)] if shuffled else []
     number, parallelism = (1, 2) if shuffled else (0, 0)
     edges = [
-        Edge("rows", 0, edge_id(number), [OUTPUT], OutputPartitioner(), 128),
-        Edge(2, 0, edge_id(number), [5], KeyGroupPartitioner(Keying(lambda value: 0, "next")), 128),
+        VertexEdge("rows", 0, edge_id(number), [OUTPUT], OutputPartitioner(), 128),
+        VertexEdge(2, 0, edge_id(number), [5], KeyGroupPartitioner(Keying(lambda value: 0, "next")), 128),
     ]
     return Vertex(
         number,

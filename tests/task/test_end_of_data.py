@@ -18,7 +18,7 @@ from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.vertex import InputEdge
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox.mailbox import MailOptions
 from tests.support.nodes import node
 from tests.task.tasks import UPSTREAM, Notes, Noting, kinds, run_source, sent, share, shuffled_task, source_task

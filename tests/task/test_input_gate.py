@@ -13,7 +13,7 @@ from pillarbox._errors import ExchangeError
 from pillarbox._task.network import spool
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.vertex import InputEdge
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox._time.valve import StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1

@@ -21,7 +21,7 @@ from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,

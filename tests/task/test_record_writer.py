@@ -25,8 +25,8 @@ from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.network import record_writer
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox._task.network.record_writer import RecordWriter
-from pillarbox._task.vertex import Edge, edge_id
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._task.vertex import VertexEdge, edge_id
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 TARGETS = [10, 11, 12]
 OUTPUT = -2
@@ -37,7 +37,7 @@ def edge_by(key, targets=TARGETS, max_parallelism=128):
 
 
 def edge_with(partitioner, targets=TARGETS, max_parallelism=128):
-    return Edge(1, 0, edge_id(0), list(targets), partitioner, max_parallelism, "sender")
+    return VertexEdge(1, 0, edge_id(0), list(targets), partitioner, max_parallelism, "sender")
 
 
 def writer_of(*edges, subtask=7):

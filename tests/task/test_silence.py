@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, channel_code, encode
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.vertex import InputEdge
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 KNOWN = 9
 

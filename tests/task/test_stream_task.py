@@ -11,10 +11,10 @@ from pillarbox._elements import Barrier, EndOfData, Records, Watermark
 from pillarbox._errors import TaskCanceledError
 from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.network import record_writer
-from pillarbox._task.network.task_input import EXHAUSTED, DataInputStatus, ThreadedReader
+from pillarbox._task.network.task_input import EXHAUSTED, DataInputStatus, ThreadedInputReader
 from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox.mailbox import MailboxProcessor
 from tests.support.nodes import node
 from tests.task.tasks import (
@@ -300,7 +300,7 @@ def test_p4_the_reader_is_bounded_and_can_be_closed():
             yield n
 
     errors: list[BaseException] = []
-    reader = ThreadedReader(items(), processor.get_main_mailbox_executor(), errors.append, bound=3)
+    reader = ThreadedInputReader(items(), processor.get_main_mailbox_executor(), errors.append, bound=3)
     for _ in range(4):
         assert pulled.acquire(timeout=30)
     available = threading.Event()
@@ -321,7 +321,9 @@ def test_p4_the_reader_is_bounded_and_can_be_closed():
 
 def test_p4_the_end_is_a_mail():
     processor = MailboxProcessor(lambda controller: None)
-    reader: ThreadedReader[int] = ThreadedReader([], processor.get_main_mailbox_executor(), lambda error: None)
+    reader: ThreadedInputReader[int] = ThreadedInputReader(
+        [], processor.get_main_mailbox_executor(), lambda error: None
+    )
     reader._thread.join(30)
     assert reader.poll() is None
     available = threading.Event()

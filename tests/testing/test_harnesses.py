@@ -26,7 +26,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox.testing import (
     OneInputStreamOperatorTestHarness,
     ProcessFunctionTestHarnesses,

@@ -19,7 +19,7 @@ from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)

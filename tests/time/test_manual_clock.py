@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from pillarbox._time.clock import ServiceState
+from pillarbox._time.clock import ClockState
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 
@@ -126,7 +126,7 @@ class TestManual:
     def test_t6_quiesced(self):
         waiting = self.service.register_timer(1100, never)
         future = self.service.quiesce()
-        assert self.service.state is ServiceState.QUIESCED
+        assert self.service.state is ClockState.QUIESCED
         assert future.done()
         assert self.service.quiesce() is future
         assert waiting.cancelled()
@@ -155,18 +155,18 @@ class TestManual:
     def test_t6_shut_down(self):
         waiting = self.service.register_timer(1100, never)
         self.service.shutdown()
-        assert self.service.state is ServiceState.SHUTDOWN
+        assert self.service.state is ClockState.SHUTDOWN
         assert waiting.cancelled()
         with pytest.raises(RuntimeError, match="shut down"):
             self.service.register_timer(1, never)
         self.service.shutdown()
         assert self.service.quiesce().done()
-        assert self.service.state is ServiceState.SHUTDOWN
+        assert self.service.state is ClockState.SHUTDOWN
 
     def test_shut_down_after_quiesced(self):
         self.service.quiesce()
         self.service.shutdown()
-        assert self.service.state is ServiceState.SHUTDOWN
+        assert self.service.state is ClockState.SHUTDOWN
 
     def test_nobody_can_cancel_the_future_of_all(self):
         view = ProcessingTimeServiceImpl(self.service, lambda callback, t: callback(t))

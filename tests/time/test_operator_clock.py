@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pillarbox._time.clock import ServiceState
+from pillarbox._time.clock import ClockState
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox._time.system_clock import SystemProcessingTimeService
@@ -113,7 +113,7 @@ class TestOperatorsView:
         self.other.register_timer(20, self.log)
         self.clock.advance(10)
         future = self.service.quiesce()
-        assert self.service.state is ServiceState.QUIESCED
+        assert self.service.state is ClockState.QUIESCED
         assert self.service.quiesce() is future
         assert not future.done()  # a mail is under way
         late = self.service.register_timer(0, never)
@@ -124,8 +124,8 @@ class TestOperatorsView:
         assert future.done()
         assert not late.done()
         assert waiting.cancelled()  # its time passed in vain
-        assert self.clock.state is ServiceState.ALIVE
-        assert self.other.state is ServiceState.ALIVE
+        assert self.clock.state is ClockState.ALIVE
+        assert self.other.state is ClockState.ALIVE
 
     def test_t6_quiesced_with_nothing_under_way(self):
         assert self.service.quiesce().done()
@@ -147,16 +147,16 @@ class TestOperatorsView:
         self.service.register_timer(10, self.log)
         self.clock.advance(10)
         self.service.shutdown()
-        assert self.service.state is ServiceState.SHUTDOWN
+        assert self.service.state is ClockState.SHUTDOWN
         with pytest.raises(RuntimeError, match="shut down"):
             self.service.register_timer(0, never)
         future = self.service.quiesce()
-        assert self.service.state is ServiceState.SHUTDOWN
+        assert self.service.state is ClockState.SHUTDOWN
         assert not future.done()
         self.mailbox.run()
         assert future.done()
         assert self.log.calls == [10]
-        assert self.clock.state is ServiceState.ALIVE
+        assert self.clock.state is ClockState.ALIVE
 
     def test_a_callback_that_raises_fails_its_mail_and_is_not_pending(self):
         def fail(timestamp):

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pillarbox._errors import ProgramError
 from pillarbox._rows import timestamps_ms
 from pillarbox._time.duration import Duration
-from pillarbox._time.timestamps import (
+from pillarbox._time.timestamp_assigner import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
     ColumnTimestampAssigner,

@@ -10,7 +10,7 @@ import numpy as np
 from pillarbox._elements import TaskReport, text_of_report
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 
 # The beginning of the first epoch (Unix time in ms), and the duration of each.
 _FIRST = 1_767_225_600_000
@@ -38,7 +38,9 @@ class MadeQuery:
         self._operators = operators
         self._number = 0
         self._random = np.random.default_rng(1)
-        run = Run("run", _FIRST, settings={f"spark.sql.streaming.setting{number}": "true" for number in range(40)})
+        run = SnapshotRun(
+            "run", _FIRST, settings={f"spark.sql.streaming.setting{number}": "true" for number in range(40)}
+        )
         names, plan, make = (self.id, "made", "/checkpoints/made"), self._plan(), _MODEL
         try:
             self.model: QueryModel = make(Snapshot(*names, 0, True, plan, run))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pillarbox._errors import ProgramError
-from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.budget import BudgetLimits
 from pillarbox._task.vertex import Vertex
 
 
-def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
-    budgets: dict[str, Limits] = {}
+def budgets_of(vertices: Iterable[Vertex]) -> list[BudgetLimits]:
+    budgets: dict[str, BudgetLimits] = {}
     for vertex in vertices:
         for node in vertex.nodes:
             for limits in (budget.of_operator(node.uid) for budget in node.factory.budgets):
@@ -18,7 +18,7 @@ def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
     return list(budgets.values())
 
 
-def check_equal(limits: Limits, other: Limits) -> None:
+def check_equal(limits: BudgetLimits, other: BudgetLimits) -> None:
     if limits != other:
         values = [
             ", ".join(f"{name} {value}" for name, value in values._asdict().items() if value != twin[name])

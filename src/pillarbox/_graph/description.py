@@ -148,7 +148,7 @@ def _is_described(program: Any) -> bool:
 
 
 @dataclass
-class Comparison:
+class DescriptionDifferences:
     """The differences between two versions of a query's programs."""
 
     refused: list[str] = field(default_factory=list)
@@ -156,14 +156,14 @@ class Comparison:
     survives_savepoint: bool = True
 
 
-def compare(then: dict[str, Any], now: dict[str, Any], *, is_committed: bool = True) -> Comparison:
+def compare(then: dict[str, Any], now: dict[str, Any], *, is_committed: bool = True) -> DescriptionDifferences:
     """Compare a checkpoint's programs with the programs of a start.
 
     Args:
         is_committed: whether an epoch is committed. If only the first epoch has begun, there is no state yet, but Spark
             has stored each source's position, and whether the state depends on processing time.
     """
-    comparison = Comparison(survives_savepoint=is_committed)
+    comparison = DescriptionDifferences(survives_savepoint=is_committed)
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
         comparison.refused.append(f"the query had {_count(len(old), 'pillarbox program')}, and now has {len(new)}")
@@ -190,7 +190,9 @@ def _listed(uids: list[list[str]]) -> str:
     return "; ".join(listed(of_program) for of_program in uids)
 
 
-def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison, is_committed: bool) -> None:
+def _compare_programs(
+    then: dict[str, Any], now: dict[str, Any], comparison: DescriptionDifferences, is_committed: bool
+) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
     # If it is not set, the checkpoint's value is used.
@@ -243,7 +245,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
                 )
 
 
-def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: Comparison) -> None:
+def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: DescriptionDifferences) -> None:
     """Add the differences between a checkpoint's and a program's sources to ``comparison``."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
@@ -271,7 +273,9 @@ def _shown(source: dict[str, Any]) -> str:
     return repr(source["name"]) + ("" if columns is None else f" ({', '.join(columns)})")
 
 
-def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], comparison: Comparison) -> None:
+def _compare_operators(
+    then: dict[str, Any], now: dict[str, Any], moved_by: list[str], comparison: DescriptionDifferences
+) -> None:
     operator = f"operator {then['uid']!r}"
     if (then["number"], then["level"]) != (now["number"], now["level"]):
         why = f": add {listed(moved_by)} after the other operators, not before" if moved_by else ""

@@ -37,7 +37,7 @@ from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state.keys.key_groups import default_max_parallelism
 from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
-from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
+from pillarbox._task.vertex import ChainNode, InputEdge, Vertex, VertexChainInput, VertexConsumers, VertexEdge, edge_id
 
 _numbers = count(1)  # ids of this process's programs
 # Shared, so that streams of a union share one edge.
@@ -101,7 +101,7 @@ class Program:
         depth = max(vertex.level for vertex in self.vertices)
         return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
 
-    def edges(self) -> Iterator[tuple[Vertex, Edge, Vertex | str]]:
+    def edges(self) -> Iterator[tuple[Vertex, VertexEdge, Vertex | str]]:
         """Yield all edges as (sender, edge, receiver). A receiver is a vertex or an output's name."""
         for vertex in self.vertices:
             for edge in vertex.edges:
@@ -336,9 +336,9 @@ class _Compiler:
             for link, way in self._ways(vertex, step):
                 consumers = node.output
                 if link.tag_id is not None:
-                    consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
+                    consumers = node.side_outputs.setdefault(link.tag_id, VertexConsumers())
                 if way is None:
-                    consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
+                    consumers.nodes.append(VertexChainInput(nodes[link.consumer], link.index))
                 else:
                     edge = self._connect(vertex, consumers, link, way, step.name, assigners[step])
                     self._assigners[edge] |= assigners[step]
@@ -386,7 +386,7 @@ class _Compiler:
     def _connect(
         self,
         vertex: Vertex,
-        consumers: Consumers,
+        consumers: VertexConsumers,
         link: _Link,
         partitioner: Partitioner,
         sender: str,
@@ -417,7 +417,7 @@ class _Compiler:
         head.inputs.append(input_edge)
         consumers.edges.append(len(vertex.edges))
         vertex.edges.append(
-            Edge(head.number, link.index, input_edge.id, [], partitioner, vertex.max_parallelism, sender)
+            VertexEdge(head.number, link.index, input_edge.id, [], partitioner, vertex.max_parallelism, sender)
         )
         return head.number, input_edge.id
 
@@ -437,13 +437,13 @@ class _Compiler:
             self._connect_output(head, head.nodes[0].output, consumer)
         return head
 
-    def _connect_output(self, vertex: Vertex, consumers: Consumers, sink: SinkTransformation) -> None:
+    def _connect_output(self, vertex: Vertex, consumers: VertexConsumers, sink: SinkTransformation) -> None:
         assert sink.output is not None
         consumers.edges.append(len(vertex.edges))
         target = output_target(self._program.outputs.index(sink.output))
         partitioner, sender = OutputPartitioner(at_once=sink.limit is not None), sink.inputs[0].name
         vertex.edges.append(
-            Edge(sink.output, 0, edge_id(vertex.number), [target], partitioner, vertex.max_parallelism, sender)
+            VertexEdge(sink.output, 0, edge_id(vertex.number), [target], partitioner, vertex.max_parallelism, sender)
         )
 
     def _set_levels(self) -> None:

@@ -225,7 +225,7 @@ def _timed(states: Iterable[OwnState]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class RestorePlan:
+class SavepointStartPlan:
     """An assignment of a savepoint's tables to vertices."""
 
     vertices: dict[str, Vertex]
@@ -239,7 +239,7 @@ def plan_restore(
     program: Program,
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
-) -> RestorePlan:
+) -> SavepointStartPlan:
     """Match a program with a savepoint. Raises CheckpointMismatchError for conflicts, including ``others``."""
     wrong: list[str] = []
     warnings: list[str] = []
@@ -289,7 +289,7 @@ def plan_restore(
     if wrong:
         lines = "".join(f"\n  - {reason}" for reason in wrong)
         raise CheckpointMismatchError(f"the program cannot start from the savepoint {start.directory}:{lines}")
-    return RestorePlan(vertices, tuple(left), tuple(warnings))
+    return SavepointStartPlan(vertices, tuple(left), tuple(warnings))
 
 
 def _left(

@@ -19,9 +19,10 @@ from pillarbox._errors import OperatorError, ProgramError, describe, shorten_rec
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record, with_context
-from pillarbox._operators.functions.basic import OutputTag, check_interface_plain
+from pillarbox._operators.functions.basic import check_interface_plain
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._rows import Row, timestamps_ms
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 from pillarbox._time.watermark_generators import (
     MonotoneWatermarkOutput,
     NoWatermarksGenerator,
@@ -53,7 +54,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._generator: WatermarkGenerator = NoWatermarksGenerator()
         self._watermarks = MonotoneWatermarkOutput(self.output, zone=context.zone)
         self._used = False
-        self._times: EventTimes | None = None
+        self._times: _EventTimes | None = None
 
     def open(self) -> None:
         self._start_over(idle=None)
@@ -111,7 +112,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if result is None:
             return
         stamped, latest = result
-        self._times = EventTimes.of(stamped, latest, self._times)
+        self._times = _EventTimes.of(stamped, latest, self._times)
         if self._generator.batchable:
             self.output.process_records(stamped)
             what = "its watermark generator's on_batch()"
@@ -227,7 +228,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emit_periodically()
 
 
-class EventTimes(NamedTuple):
+class _EventTimes(NamedTuple):
     """The smallest and largest event time of records (Unix time in ms)."""
 
     earliest: int
@@ -235,7 +236,7 @@ class EventTimes(NamedTuple):
     location: dict[str, Any]
 
     @staticmethod
-    def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
+    def of(records: Records, latest: int, before: _EventTimes | None) -> _EventTimes:
         columns = records.stamps if isinstance(records, ArrowRecords) else None
         if columns is not None:
             earliest = int(columns.min())
@@ -245,7 +246,7 @@ class EventTimes(NamedTuple):
         if before is not None and before.latest >= latest:
             return before._replace(earliest=min(before.earliest, earliest))
         position = int(columns.argmax()) if columns is not None else records.timestamps.index(latest)  # type: ignore[union-attr]
-        return EventTimes(
+        return _EventTimes(
             earliest if before is None else min(before.earliest, earliest), latest, _location_of(records, position)
         )
 

@@ -16,7 +16,7 @@ _PREFIX = "failure: "
 _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
-class Attempt(NamedTuple):
+class FailedAttempt(NamedTuple):
     """A Spark task attempt. Unknown fields are None."""
 
     vertex: int | None
@@ -52,7 +52,7 @@ class Failure:
     message: str = ""
 
     @staticmethod
-    def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
+    def of(error: BaseException, subtask: int, attempt: FailedAttempt, clock: str | None = None) -> Failure:
         location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(

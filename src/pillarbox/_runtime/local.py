@@ -20,7 +20,7 @@ from pillarbox._graph.budgets import budgets_of
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource
-from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
+from pillarbox._operators.budgets.ledger import LedgerScope, LocalLedger
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state.chunks.head import META
@@ -40,7 +40,7 @@ Run: TypeAlias = list[Any] | pa.RecordBatch | Records
 T = TypeVar("T")
 
 
-class EpochStore:
+class LocalEpochStore:
     """A state store for one epoch, which buffers the epoch's writes until the commit."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
@@ -81,7 +81,7 @@ def _records(run: Run) -> Records:
 class _Outcome:
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
-    stores: list[EpochStore] = field(default_factory=list)
+    stores: list[LocalEpochStore] = field(default_factory=list)
 
 
 def source_copier(program: Program, number: int) -> Copier:
@@ -134,7 +134,7 @@ class LocalJob:
                 " subtask: set the parallelism and each operator's uid() as in the program that wrote the savepoint"
             )
         budgets_of(program.vertices)  # raises for wrong budgets
-        self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
+        self._budget_scope = LedgerScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
@@ -227,11 +227,15 @@ class LocalJob:
                 task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
             )
 
-    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
-        store = EpochStore(self._store(vertex.uid, subtask))
+    def _run_subtask(
+        self, vertex: Vertex, subtask: int, arrived: list[Buffer]
+    ) -> tuple[Iterable[Buffer], LocalEpochStore]:
+        store = LocalEpochStore(self._store(vertex.uid, subtask))
         return self._buffers_of(vertex, subtask, arrived, store), store
 
-    def _buffers_of(self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: EpochStore) -> Iterator[Buffer]:
+    def _buffers_of(
+        self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: LocalEpochStore
+    ) -> Iterator[Buffer]:
         state = None if self.program.batch else store
         with failures_of(vertex.name, subtask):
             task = self._task(vertex.number, subtask, state)
@@ -314,7 +318,7 @@ class LocalJob:
                 task.restore()
         return task
 
-    def _task(self, number: int, subtask: int, store: EpochStore | None) -> MultipleInputStreamTask:
+    def _task(self, number: int, subtask: int, store: LocalEpochStore | None) -> MultipleInputStreamTask:
         task = self._tasks.get((number, subtask))
         if task is None:
             task = self._tasks[number, subtask] = self._new_task(number, subtask)

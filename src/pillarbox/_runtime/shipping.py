@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pillarbox._errors import OperatorError, ProgramError, describe
-from pillarbox._operators.budgets.ledger import BudgetScope, Ledger
-from pillarbox._operators.frame.captured import BroadcastReferences, Pickled, load
+from pillarbox._operators.budgets.ledger import Ledger, LedgerScope
+from pillarbox._operators.frame.captured import CapturedBroadcasts, CapturedObject, load
 from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
 
@@ -33,7 +33,7 @@ class ShippedVertex:
     digest: str
     payload: bytes
     main_classes: bytes
-    broadcasts: BroadcastReferences = field(default_factory=BroadcastReferences, compare=False)
+    broadcasts: CapturedBroadcasts = field(default_factory=CapturedBroadcasts, compare=False)
     ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
@@ -46,18 +46,18 @@ class ShippedVertex:
                 " the modules that they import on the workers, or ship them with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
-        vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
+        vertex.budget_scope = LedgerScope(self.ledger, vertex.partitions)
         return vertex
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
     try:
-        pickled = Pickled(vertex)
+        pickled = CapturedObject(vertex)
     except Exception as error:
         raise ProgramError(f"{_whose(vertex)} cannot be pickled for the workers: {_why(vertex, error)}") from error
     classes = main_classes()
     digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
-    broadcasts = BroadcastReferences({**pickled.broadcasts, **classes.broadcasts}.values())
+    broadcasts = CapturedBroadcasts({**pickled.broadcasts, **classes.broadcasts}.values())
     return ShippedVertex(vertex.number, vertex.name, digest, pickled.payload, classes.payload, broadcasts)
 
 
@@ -82,14 +82,14 @@ def _whose(vertex: Vertex) -> str:
     return f"the key function or partitioner after {vertex.name!r}"
 
 
-def main_classes() -> Pickled:
+def main_classes() -> CapturedObject:
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
         is_own = isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name
         if is_own and can_be_pickled(value):
             classes[name] = value
-    return Pickled(classes)
+    return CapturedObject(classes)
 
 
 def install_main_classes(pickled: bytes) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from pillarbox._operators.frame.captured import Pickled
+from pillarbox._operators.frame.captured import CapturedObject
 
 _DEPTH = 24
 # Maximum number of a container's elements that are checked.
 _ELEMENTS = 1000
 
 
-class Culprit(NamedTuple):
+class UnpicklableObject(NamedTuple):
     """An object that cannot be pickled, and its variable, such as ``client.lock``."""
 
     name: str
@@ -29,17 +29,17 @@ class Culprit(NamedTuple):
 
 def can_be_pickled(value: object) -> bool:
     try:
-        Pickled(value)
+        CapturedObject(value)
     except Exception:
         return False
     return True
 
 
-def culprit_in(value: object) -> Culprit | None:
+def culprit_in(value: object) -> UnpicklableObject | None:
     """Return the innermost named object in ``value`` that cannot be pickled, or None."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
-        if Culprit(name, value).is_of_spark:
+        if UnpicklableObject(name, value).is_of_spark:
             break
         part = next(
             (
@@ -53,7 +53,7 @@ def culprit_in(value: object) -> Culprit | None:
             break
         name, value = part
         seen.add(id(value))
-    culprit = Culprit(name, value)
+    culprit = UnpicklableObject(name, value)
     return culprit if culprit.name and not isinstance(culprit.value, (FunctionType, type)) else None
 
 
@@ -63,38 +63,38 @@ def _is_bad(value: object) -> bool:
     )
 
 
-def _parts(value: Any, name: str) -> Iterator[Culprit]:
+def _parts(value: Any, name: str) -> Iterator[UnpicklableObject]:
     if isinstance(value, FunctionType):
         yield from _variables(value)
     elif isinstance(value, MethodType):
-        yield Culprit(name, value.__self__)
-        yield Culprit(name, value.__func__)
+        yield UnpicklableObject(name, value.__self__)
+        yield UnpicklableObject(name, value.__func__)
     elif isinstance(value, functools.partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            yield Culprit(name, part)
+            yield UnpicklableObject(name, part)
     elif isinstance(value, Mapping):
         for key, part in [*value.items()][:_ELEMENTS]:
-            yield Culprit(f"{name}[{key!r}]" if name else "", part)
+            yield UnpicklableObject(f"{name}[{key!r}]" if name else "", part)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for part in [*value][:_ELEMENTS]:
-            yield Culprit(name, part)
+            yield UnpicklableObject(name, part)
     elif isinstance(value, type):
         for part in vars(value).values():
-            yield Culprit(name, getattr(part, "__func__", part))
+            yield UnpicklableObject(name, getattr(part, "__func__", part))
     else:
         yield from _attributes(value, name)
         if not _is_ours(type(value)):
-            yield Culprit(name, type(value))
+            yield UnpicklableObject(name, type(value))
 
 
-def _attributes(value: Any, name: str) -> Iterator[Culprit]:
+def _attributes(value: Any, name: str) -> Iterator[UnpicklableObject]:
     slots = [slot for kind in type(value).__mro__ for slot in _slots(kind)]
     for attribute in [*getattr(value, "__dict__", ()), *slots]:
         try:
             part = inspect.getattr_static(value, attribute) if attribute not in slots else getattr(value, attribute)
         except AttributeError:
             continue
-        yield Culprit(name if _is_ours(type(value)) else f"{name or 'self'}.{attribute}", part)
+        yield UnpicklableObject(name if _is_ours(type(value)) else f"{name or 'self'}.{attribute}", part)
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -106,18 +106,18 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "pillarbox"
 
 
-def _variables(function: FunctionType) -> Iterator[Culprit]:
+def _variables(function: FunctionType) -> Iterator[UnpicklableObject]:
     ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            yield Culprit("" if ours else name, cell.cell_contents)
+            yield UnpicklableObject("" if ours else name, cell.cell_contents)
         except ValueError:  # not assigned yet
             continue
     for name in _global_names(function.__code__):
         if name in function.__globals__:
-            yield Culprit("" if ours else name, function.__globals__[name])
+            yield UnpicklableObject("" if ours else name, function.__globals__[name])
     for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        yield Culprit("", part)
+        yield UnpicklableObject("", part)
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from enum import Enum
+from enum import Enum, auto
 
 from pillarbox._errors import TaskCanceledError, TaskStateError
 
@@ -186,3 +186,14 @@ def suppress(cause: BaseException | None, error: BaseException, how: str) -> Non
         add_note(f"{how}: {error!r}")
     else:
         _log.error("%s", how, exc_info=error)
+
+
+class EpochPhase(Enum):
+    """The progress of an epoch."""
+
+    #: More input may arrive.
+    READING = auto()
+    #: The operators are finished, but the barrier has not been sent.
+    DATA_ENDED = auto()
+    #: The checkpoint has been taken.
+    DONE = auto()

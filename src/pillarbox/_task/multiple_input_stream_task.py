@@ -19,14 +19,14 @@ from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.savepoint.own_state import gate_with_edges
 from pillarbox._task.key_sample import KeySample
-from pillarbox._task.lifecycle import TaskEvent, TaskState
+from pillarbox._task.lifecycle import EpochPhase, TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate
-from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
+from pillarbox._task.network.task_input import DataInputStatus, IteratorInputReader
 from pillarbox._task.operator_chain import OperatorChain
-from pillarbox._task.stream_task import EpochPhase, StreamTask
+from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.clock_log import ReplayedClock
@@ -249,7 +249,7 @@ class MultipleInputStreamTask(StreamTask):
             if self._batch.complete:
                 return DataInputStatus.END_OF_DATA
             self._reader.close()
-            self._reader = IteratorReader(self._batch.in_order())
+            self._reader = IteratorInputReader(self._batch.in_order())
             return DataInputStatus.MORE_AVAILABLE
         self.gate.advance(self._epoch_time, _FiresOverdueTimers(self.chain))
         self.chain.fire_overdue_timers()

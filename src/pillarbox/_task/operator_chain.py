@@ -10,30 +10,30 @@ from typing import Any
 from pillarbox._copies import Copier, copier_of, declare_immutable
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.frame.operator import (
-    Discard,
-    Fanout,
     Input,
     KeyedContext,
-    MicroBatch,
     OperatorContext,
+    OperatorDiscard,
+    OperatorFanout,
     RecordInput,
     StreamOperator,
 )
 from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.counted_output import CountedOutput, Outputs, records_by_operator
 from pillarbox._task.network.record_writer import RecordWriter
-from pillarbox._task.vertex import Consumers, Vertex
+from pillarbox._task.vertex import Vertex, VertexConsumers
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.clock import ProcessingTimeCallback
 from pillarbox._time.clock_log import LoggedClock
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
 
@@ -314,7 +314,7 @@ class _Wiring:
         met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
-    def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
+    def consumers(self, stream: _Stream, consumers: VertexConsumers, copier: Copier) -> Input:
         """Return an input that forwards to all consumers of a stream.
 
         Edges are last and receive the original records, because edges do not change them. Without edges, the last
@@ -322,11 +322,11 @@ class _Wiring:
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
-            return Discard()
+            return OperatorDiscard()
         if len(inputs) == 1:
             return inputs[0]
         owners = len(consumers.nodes) if consumers.edges else len(inputs) - 1
-        return Fanout(inputs, copier, 0 if copier.is_off else owners)
+        return OperatorFanout(inputs, copier, 0 if copier.is_off else owners)
 
     def _input_at(self, stream: _Stream, number: int, index: int) -> Input:
         target = self._targets[number]
@@ -335,7 +335,7 @@ class _Wiring:
         records = self.operators[number].inputs[index] if number in self.operators else target
         return self.merges[number].branch(stream, records)
 
-    def _targets_of(self, consumers: Consumers) -> list[tuple[int, int]]:
+    def _targets_of(self, consumers: VertexConsumers) -> list[tuple[int, int]]:
         return [
             *((consumer.node, consumer.index) for consumer in consumers.nodes),
             *((len(self._vertex.nodes) + edge, 0) for edge in consumers.edges),

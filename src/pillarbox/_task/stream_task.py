@@ -12,7 +12,6 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from enum import Enum, auto
 from typing import Any
 
 from pillarbox._copies import COPY_MS
@@ -21,7 +20,7 @@ from pillarbox._errors import PillarboxError, TaskCanceledError, place_of_task
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
-from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
+from pillarbox._task.lifecycle import EpochPhase, TaskEvent, TaskLife, TaskState, suppress
 from pillarbox._task.memory import container_limit, private_memory, resident_bytes
 from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.record_writer import RecordWriter
@@ -29,8 +28,8 @@ from pillarbox._task.network.task_input import (
     EXHAUSTED,
     AnyReader,
     DataInputStatus,
-    IteratorReader,
-    ThreadedReader,
+    IteratorInputReader,
+    ThreadedInputReader,
 )
 from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
@@ -48,17 +47,6 @@ from pillarbox.mailbox import (
 )
 
 _log = logging.getLogger("pillarbox")
-
-
-class EpochPhase(Enum):
-    """The progress of an epoch."""
-
-    #: More input may arrive.
-    READING = auto()
-    #: The operators are finished, but the barrier has not been sent.
-    DATA_ENDED = auto()
-    #: The checkpoint has been taken.
-    DONE = auto()
 
 
 class StreamTask(ABC):
@@ -91,7 +79,7 @@ class StreamTask(ABC):
         )
         # Mailbox thread only.
         self.latest_completed: int = 0
-        self._reader: AnyReader = IteratorReader(())
+        self._reader: AnyReader = IteratorInputReader(())
         self._suspension: Suspension | None = None
         self._phase = EpochPhase.READING
         self._checkpoint_id = 0
@@ -296,8 +284,8 @@ class StreamTask(ABC):
 
     def _reader_of(self, items: Iterable[Any]) -> AnyReader:
         if self._threaded_input:
-            return ThreadedReader(items, self.processor.get_main_mailbox_executor(), self.handle_async_exception)
-        return IteratorReader(items, self.metrics.idle)
+            return ThreadedInputReader(items, self.processor.get_main_mailbox_executor(), self.handle_async_exception)
+        return IteratorInputReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
         """Yield the output, and release the work lock until the caller resumes."""

@@ -8,7 +8,7 @@ from datetime import tzinfo
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
-from pillarbox._operators.budgets.ledger import BudgetScope
+from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._state.chunks.head import LogIdentity
@@ -64,7 +64,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
 
 
 @dataclass(frozen=True)
-class ChainInput:
+class VertexChainInput:
     """An operator input in the same chain."""
 
     node: int
@@ -72,10 +72,10 @@ class ChainInput:
 
 
 @dataclass
-class Consumers:
+class VertexConsumers:
     """The consumers of an operator's output: operators in the same chain, and edges."""
 
-    nodes: list[ChainInput] = field(default_factory=list)
+    nodes: list[VertexChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
 
 
@@ -86,13 +86,13 @@ class ChainNode:
     name: str
     uid: str
     factory: OperatorFactory
-    output: Consumers = field(default_factory=Consumers)
-    side_outputs: dict[str, Consumers] = field(default_factory=dict)
+    output: VertexConsumers = field(default_factory=VertexConsumers)
+    side_outputs: dict[str, VertexConsumers] = field(default_factory=dict)
     is_sink: bool = False
 
 
 @dataclass
-class Edge:
+class VertexEdge:
     """An outgoing edge of a vertex.
 
     Attributes:
@@ -170,7 +170,7 @@ class Vertex:
     parallelism: int
     max_parallelism: int
     nodes: list[ChainNode]
-    edges: list[Edge]
+    edges: list[VertexEdge]
     inputs: list[InputEdge]
     uses_processing_time: bool = False
     fires_processing_time: bool = True
@@ -188,7 +188,7 @@ class Vertex:
     immutable: tuple[type, ...] = ()
     parallelisms: tuple[int | None, ...] = ()
     partitions: int = 1
-    budget_scope: BudgetScope = field(default_factory=BudgetScope)
+    budget_scope: LedgerScope = field(default_factory=LedgerScope)
     shared: SharedResources | None = None
 
     @property

@@ -11,17 +11,17 @@ from typing import Any
 from pillarbox._errors import place_of_task, shorten
 from pillarbox._time.internal_timer_service import (
     VOID_NAMESPACE,
+    InternalTimers,
     InternalTimerService,
     InternalTimeServiceManager,
     KeyContext,
-    KeyedTimers,
 )
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 _log = logging.getLogger("pillarbox")
 
 
-class DroppedTimers:
+class BatchDroppedTimers:
     """Logs the first timer that is dropped because an operator set it at the end of a key."""
 
     def __init__(self, operator: str) -> None:
@@ -43,10 +43,10 @@ class DroppedTimers:
 class _UserTimers:
     """Timers that user code sets. While an ended key's timers fire, new timers are dropped."""
 
-    def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
+    def __init__(self, timers: InternalTimers, keys: KeyContext) -> None:
         self._timers = timers
         self._keys = keys
-        self._dropped = DroppedTimers(keys.operator)
+        self._dropped = BatchDroppedTimers(keys.operator)
         self.ending: bool = False
         self.delete = timers.delete
         self.next_timestamp = timers.next_timestamp
@@ -70,12 +70,12 @@ class BatchTimerService(InternalTimerService):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._timers: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
+        self._timers: tuple[InternalTimers, InternalTimers] = self.event_timers, self.processing_timers
 
     def let_user_set(self) -> None:
         events, processing = (_UserTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers))
         self._users = events, processing
-        self.event_timers: KeyedTimers = events
+        self.event_timers: InternalTimers = events
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:

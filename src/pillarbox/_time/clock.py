@@ -17,7 +17,7 @@ ProcessingTimeCallback = Callable[[int], object]
 """Called with the timer's timestamp (epoch milliseconds)."""
 
 
-class ServiceState(Enum):
+class ClockState(Enum):
     """State of a processing-time service."""
 
     ALIVE = "alive"
@@ -25,7 +25,7 @@ class ServiceState(Enum):
     SHUTDOWN = "shut down"
 
 
-class TimerState(Enum):
+class ClockTimerState(Enum):
     """State of a timer."""
 
     WAITING = 0
@@ -117,31 +117,31 @@ class ProcessingTimeService(ABC):
         """Stop firing timers, as :meth:`quiesce` does, and refuse new timers."""
 
 
-class ClosableService(ProcessingTimeService):
+class ClosableClock(ProcessingTimeService):
     """Base class with a service's state and number of running callbacks, guarded by ``lock``."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
-        self._state = ServiceState.ALIVE
+        self._state = ClockState.ALIVE
         self._running = 0
         # Done when the service is closed and no callback is running.
         self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
     @property
-    def state(self) -> ServiceState:
+    def state(self) -> ClockState:
         return self._state
 
     def quiesce(self) -> Future[None]:
-        self._close(ServiceState.QUIESCED)
+        self._close(ClockState.QUIESCED)
         return self._quiesced
 
     def shutdown(self) -> None:
-        self._close(ServiceState.SHUTDOWN)
+        self._close(ClockState.SHUTDOWN)
 
-    def _close(self, state: ServiceState) -> None:
+    def _close(self, state: ClockState) -> None:
         with self._lock:
-            if self._state is not ServiceState.SHUTDOWN:
+            if self._state is not ClockState.SHUTDOWN:
                 self._state = state
                 self._closed()
         self._settle()
@@ -156,7 +156,7 @@ class ClosableService(ProcessingTimeService):
     def _settle(self) -> None:
         """Complete the future if no callback is running. Call without the lock, because the future has callbacks."""
         with self._lock:
-            if self._running or self._state is ServiceState.ALIVE or self._settled:
+            if self._running or self._state is ClockState.ALIVE or self._settled:
                 return
             self._settled = True
             quiesced = self._quiesced
@@ -164,8 +164,8 @@ class ClosableService(ProcessingTimeService):
 
     def _reopen(self) -> None:
         with self._lock:
-            if self._state is ServiceState.QUIESCED:
-                self._state = ServiceState.ALIVE
+            if self._state is ClockState.QUIESCED:
+                self._state = ClockState.ALIVE
                 self._quiesced = _future_of_all()
                 self._settled = False
 

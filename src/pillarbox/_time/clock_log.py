@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, TimerState
-from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
+from pillarbox._time.clock import ClockTimerState, ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer
+from pillarbox._time.heap_clock import HeapClock, HeapClockTimer
 
 # A one-second epoch has at most a thousand different readings.
 _ENTRIES = 4_096
@@ -139,7 +139,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner.shutdown()
 
 
-class ReplayedClock(HeapTimerService):
+class ReplayedClock(HeapClock):
     """A clock that repeats the readings and timer firings of a log. Task thread only.
 
     Args:
@@ -189,14 +189,14 @@ class ReplayedClock(HeapTimerService):
                 self._run(timer)
                 yield []
 
-    def _take(self, time: int) -> HeapTimer | None:
+    def _take(self, time: int) -> HeapClockTimer | None:
         with self._lock:
             entry = min((timer for timer in self._heap if timer[0] == time and not timer[2].done()), default=None)
             if entry is None:
                 return None
             self._heap.remove(entry)
             heapq.heapify(self._heap)
-            entry[2].state = TimerState.RUNNING
+            entry[2].state = ClockTimerState.RUNNING
             self._running += 1
             return entry[2]
 

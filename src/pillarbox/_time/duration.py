@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox._unpickle import make
 
 _SECOND = 1000

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
@@ -19,7 +19,7 @@ _LAST = 1_000_000
 _LAST_EACH = 100
 
 
-class KeyedTimers(Protocol):
+class InternalTimers(Protocol):
     """The timers of all keys, on one clock (event or processing time)."""
 
     def __len__(self) -> int: ...
@@ -36,7 +36,7 @@ class KeyedTimers(Protocol):
         """Fire all timers up to ``limit`` (inclusive), in order, including timers set during this call."""
 
 
-class KeyedProcessingTimers(KeyedTimers, Protocol):
+class InternalProcessingTimers(InternalTimers, Protocol):
     """Processing-time timers. Timers that are overdue when an epoch begins fire after the epoch's records."""
 
     def begin_epoch(self, now: int) -> None:
@@ -97,8 +97,10 @@ class InternalTimerService:
         self.current_watermark: int = MIN_TIMESTAMP
         self.triggerable: Triggerable = triggerable
         self._clock = processing_time_service
-        self.event_timers: KeyedTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
-        self.processing_timers: KeyedProcessingTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
+        self.event_timers: InternalTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
+        self.processing_timers: InternalProcessingTimers = keys.create_timers(
+            f"{name}/processing", namespaced=namespaced
+        )
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pillarbox._time.clock import TimerState
-from pillarbox._time.heap_clock import HeapTimerService
+from pillarbox._time.clock import ClockTimerState
+from pillarbox._time.heap_clock import HeapClock
 
 
-class ManualProcessingTimeService(HeapTimerService):
+class ManualProcessingTimeService(HeapClock):
     """A clock that fires due timers when it is set. Follows Flink's ``TestProcessingTimeService``.
 
     Callbacks run in the thread that sets the clock, ordered by timestamp, then by registration. A timer for *t* fires
@@ -46,7 +46,7 @@ class ManualProcessingTimeService(HeapTimerService):
 
     def active_timer_timestamps(self) -> list[int]:
         with self._lock:
-            return sorted(e[2].timestamp for e in self._heap if e[2].state is TimerState.WAITING)
+            return sorted(e[2].timestamp for e in self._heap if e[2].state is ClockTimerState.WAITING)
 
     def _due(self, timestamp: int) -> int:
         return timestamp

@@ -11,13 +11,13 @@ from concurrent.futures import Future
 
 from pillarbox._errors import shorten
 from pillarbox._time.clock import (
-    ClosableService,
+    ClockState,
+    ClockTimerState,
+    ClosableClock,
     NeverTimer,
     ProcessingTimeCallback,
     ProcessingTimeService,
     ScheduledTimer,
-    ServiceState,
-    TimerState,
 )
 from pillarbox.mailbox import RejectedExecutionError
 
@@ -33,7 +33,7 @@ class _DeferredTimer(ScheduledTimer):
     def __init__(self, service: ProcessingTimeServiceImpl, callback: ProcessingTimeCallback) -> None:
         self._service = service
         self._callback: ProcessingTimeCallback | None = callback
-        self._state = TimerState.WAITING
+        self._state = ClockTimerState.WAITING
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
@@ -58,41 +58,41 @@ class _DeferredTimer(ScheduledTimer):
 
     def _drop(self) -> None:
         with self._service._lock:
-            if self._state is TimerState.WAITING:
-                self._state = TimerState.CANCELLED
+            if self._state is ClockTimerState.WAITING:
+                self._state = ClockTimerState.CANCELLED
                 self._callback = None
 
     def __call__(self, timestamp: int) -> None:
         try:
             with self._service._lock:
                 callback = self._callback
-                if self._state is TimerState.CANCELLED or callback is None:
+                if self._state is ClockTimerState.CANCELLED or callback is None:
                     return
-                self._state = TimerState.RUNNING
+                self._state = ClockTimerState.RUNNING
             try:
                 self._service._firing(timestamp)
                 callback(timestamp)
             finally:
-                self._state = TimerState.DONE
+                self._state = ClockTimerState.DONE
                 self._callback = None
         finally:
             self._service._end()
 
     def cancel(self) -> bool:
         with self._service._lock:
-            if self._state is not TimerState.WAITING:
+            if self._state is not ClockTimerState.WAITING:
                 return False
-            self._state = TimerState.CANCELLED
+            self._state = ClockTimerState.CANCELLED
             self._callback = None
         if self._inner is not None:
             self._inner.cancel()
         return True
 
     def cancelled(self) -> bool:
-        return self._state is TimerState.CANCELLED
+        return self._state is ClockTimerState.CANCELLED
 
     def done(self) -> bool:
-        if self._state is TimerState.DONE or self._state is TimerState.CANCELLED:
+        if self._state is ClockTimerState.DONE or self._state is ClockTimerState.CANCELLED:
             return True
         # The clock may already have been closed.
         return self._inner is not None and self._inner.cancelled()
@@ -104,7 +104,7 @@ class _DeferredTimer(ScheduledTimer):
         return getattr(self._callback, "__qualname__", None) or shorten(self._callback)
 
 
-class ProcessingTimeServiceImpl(ClosableService):
+class ProcessingTimeServiceImpl(ClosableClock):
     """An operator's processing-time service.
 
     Each service can be quiesced separately, so that the operators of a chain finish one after the other. Unlike in
@@ -142,9 +142,9 @@ class ProcessingTimeServiceImpl(ClosableService):
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         state = self._state
-        if state is ServiceState.SHUTDOWN:
+        if state is ClockState.SHUTDOWN:
             raise RuntimeError("the operator's processing-time service is shut down")
-        if state is ServiceState.QUIESCED:
+        if state is ClockState.QUIESCED:
             return NeverTimer()
         timer = _DeferredTimer(self, callback)
         timer.attach(self._inner.register_timer(timestamp, timer.fire))
@@ -163,7 +163,7 @@ class ProcessingTimeServiceImpl(ClosableService):
 
     def _begin(self) -> bool:
         with self._lock:
-            if self._state is not ServiceState.ALIVE:
+            if self._state is not ClockState.ALIVE:
                 return False
             self._running += 1
             return True

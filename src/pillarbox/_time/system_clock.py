@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from pillarbox._time.clock import ServiceState
-from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
+from pillarbox._time.clock import ClockState
+from pillarbox._time.heap_clock import HeapClock, HeapClockTimer
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def processing_time_delay(timestamp: int, now: int) -> int:
     return timestamp - now + 1 if timestamp >= now else 0
 
 
-class SystemProcessingTimeService(HeapTimerService):
+class SystemProcessingTimeService(HeapClock):
     """The wall clock, with a daemon thread for timers that starts with the first timer.
 
     Callbacks run in that thread, so they must not use operators or state. In a task, callbacks only send mails. Delays
@@ -60,7 +60,7 @@ class SystemProcessingTimeService(HeapTimerService):
     def _due(self, timestamp: int) -> int:
         return time.monotonic_ns() + processing_time_delay(timestamp, self._clock()) * 1_000_000
 
-    def _push(self, due: int, timer: HeapTimer) -> None:
+    def _push(self, due: int, timer: HeapClockTimer) -> None:
         super()._push(due, timer)
         if self._thread is None:
             thread = threading.Thread(target=self._schedule, name=self._name, daemon=True)
@@ -73,7 +73,7 @@ class SystemProcessingTimeService(HeapTimerService):
         while True:
             with self._lock:
                 while True:
-                    if self._state is not ServiceState.ALIVE:
+                    if self._state is not ClockState.ALIVE:
                         return
                     timer = self._take_due(time.monotonic_ns())
                     if timer is not None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from pillarbox._errors import shorten
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox._time.watermark_generators import WatermarkReceiver
 
 

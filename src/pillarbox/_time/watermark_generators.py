@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pillarbox._errors import shorten
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
-from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
+from pillarbox._time.timestamp_assigner import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 
 class WatermarkReceiver(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import MissingMethodError, ProgramError, shorten
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
-from pillarbox._time.timestamps import (
+from pillarbox._time.timestamp_assigner import (
     ColumnTimestampAssigner,
     TimestampAssigner,
     as_timestamp_assigner,

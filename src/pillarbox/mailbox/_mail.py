@@ -124,7 +124,7 @@ class Mail:
         return f"<Mail {str(self)!r} priority={self.priority} {self.options!r}>"
 
 
-class Waiter(Protocol):
+class MailWaiter(Protocol):
     """Waits for mail in the mailbox thread, and does other work until then."""
 
     def wait(self) -> None:

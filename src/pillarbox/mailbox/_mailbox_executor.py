@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, final
 
-from pillarbox.mailbox._mail import Mail, MailOptions, Waiter
+from pillarbox.mailbox._mail import Mail, MailOptions, MailWaiter
 from pillarbox.mailbox._task_mailbox import MailboxClosedError, TaskMailbox
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class MailboxExecutor:
     def _is_own(self, mail: Mail) -> bool:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
-    def wait_in(self, waiter: Waiter | None) -> None:
+    def wait_in(self, waiter: MailWaiter | None) -> None:
         """Wait for mail with ``waiter`` from now on, or block the thread if it is None."""
         self._mailbox.wait_in(waiter)
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat, starmap
 from typing import TypeVar, final
 
-from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, Waiter
+from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, MailWaiter
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class TaskMailbox:
         # Whether a processor drives this mailbox. If so, its thread cannot change.
         self._in_use = False
         # Replaces `_wakeup`.
-        self._waiter: Waiter | None = None
+        self._waiter: MailWaiter | None = None
 
     # Any thread.
 
@@ -260,7 +260,7 @@ class TaskMailbox:
                 self._wake()
             return self.drain()
 
-    def wait_in(self, waiter: Waiter | None) -> None:
+    def wait_in(self, waiter: MailWaiter | None) -> None:
         """Wait for mail with ``waiter`` from now on, or block the thread if it is None."""
         self._check_is_mailbox_thread()
         with self._lock:

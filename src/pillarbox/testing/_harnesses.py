@@ -10,13 +10,8 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_keyed.factory import (
-    BROADCAST,
-    ONE_INPUT,
-    TWO_INPUTS,
-    KeyedAsyncKeywords,
-    keyed_process,
-)
+from pillarbox._operators.async_keyed.factory import BROADCAST, ONE_INPUT, TWO_INPUTS, keyed_process
+from pillarbox._operators.async_keyed.options import KeyedAsyncKeywords
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,

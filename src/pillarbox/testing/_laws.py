@@ -12,7 +12,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
 from pillarbox._operators.functions.basic import Function
 from pillarbox._rows import Row
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox.testing._operator_harness import OneInputStreamOperatorTestHarness, StreamElement, StreamRecord
 
 Open = Callable[..., OneInputStreamOperatorTestHarness]

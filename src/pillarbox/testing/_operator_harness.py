@@ -12,12 +12,12 @@ from pillarbox._copies import CannotCopyError, Copier, copied
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
-from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
+from pillarbox._operators.budgets.ledger import LedgerScope, LocalLedger
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox._operators.frame.shared_resources import SharedResources
-from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend
@@ -30,7 +30,7 @@ from pillarbox._time.duration import DurationLike
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types.codecs import checked_time_zone
 from pillarbox._types.codecs import time_zone as zone_of
 from pillarbox.mailbox import MailboxController, MailboxProcessor
@@ -158,7 +158,7 @@ class OneInputStreamOperatorTestHarness:
             copier=Copier(node.name),
             operator_state=OperatorStateStore(self._backend, node.uid),
             epoch_time=self.get_processing_time,
-            budget_scope=BudgetScope(LocalLedger(self.processing_time_service), clock=self.processing_time_service),
+            budget_scope=LedgerScope(LocalLedger(self.processing_time_service), clock=self.processing_time_service),
             shared=SharedResources(query="harness"),
             zone=zone,
         )

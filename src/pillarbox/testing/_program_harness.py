@@ -36,7 +36,7 @@ class ProgramSnapshot:
     stores: Savepoint
 
 
-class PatientJob(LocalJob):
+class ProgramHarnessJob(LocalJob):
     """A job whose operators' waits are limited by the harness's ``Patience``."""
 
     def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
@@ -98,7 +98,7 @@ class ProgramTestHarness:
                 f"a ProgramTestHarness starts from another harness's snapshot(), not from {shorten(snapshot)}. To"
                 " start from a savepoint, call env.from_savepoint(directory)"
             )
-        job = PatientJob(
+        job = ProgramHarnessJob(
             self._patience,
             self._program,
             clock=self.processing_time_service,

@@ -13,7 +13,8 @@ from pyspark.sql.types import Row, StringType, StructField, StructType
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import MicroBatch, OperatorContext, OperatorFactory
+from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._operators.stateful_processor.handle import declare
 from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode

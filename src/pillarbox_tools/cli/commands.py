@@ -118,7 +118,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
-class Report(NamedTuple):
+class CommandReport(NamedTuple):
     """A command's result as a JSON object, and as a message or a function that prints tables."""
 
     result: dict[str, Any]
@@ -137,7 +137,7 @@ class Report(NamedTuple):
             sys.exit(1)
 
 
-def prints_report(command: Callable[..., Report]) -> Callable[..., None]:
+def prints_report(command: Callable[..., CommandReport]) -> Callable[..., None]:
     """Add the option --json, and print the report that the command returns."""
 
     @JSON
@@ -180,7 +180,7 @@ _EPOCH = click.option(
 )
 @prints_report
 @with_spark
-def inspect(checkpoint: str, epoch: int | None, top: int, against: str | None, open_session: Any) -> Report:
+def inspect(checkpoint: str, epoch: int | None, top: int, against: str | None, open_session: Any) -> CommandReport:
     """Show the contents of CHECKPOINT, or of a savepoint.
 
     The command shows the program, the epochs, and each operator's keys, timers, watermark and bytes. All state is read
@@ -196,11 +196,11 @@ def inspect(checkpoint: str, epoch: int | None, top: int, against: str | None, o
         if is_savepoint(spark, checkpoint):
             if epoch is not None or against is not None:
                 raise click.UsageError(f"{checkpoint} is a savepoint: --epoch and --against are for checkpoints")
-            return Report(inspect_savepoint(spark, checkpoint), show.savepoint)
+            return CommandReport(inspect_savepoint(spark, checkpoint), show.savepoint)
         result = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
             result["changes"] = changes_to(spark, checkpoint, against)
-    return Report(result, show.checkpoint, has_failed=bool(result.get("changes", {}).get("refused")))
+    return CommandReport(result, show.checkpoint, has_failed=bool(result.get("changes", {}).get("refused")))
 
 
 @pillarbox.command()
@@ -248,7 +248,7 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            report = Report({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}")
+            report = CommandReport({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}")
             report.print(as_json=as_json)
             return
         if limit:
@@ -269,7 +269,7 @@ def state(
 @click.argument("key")
 @prints_report
 @with_spark
-def key(checkpoint: str, uid: str, key: str, open_session: Any) -> Report:
+def key(checkpoint: str, uid: str, key: str, open_session: Any) -> CommandReport:
     """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
@@ -278,7 +278,7 @@ def key(checkpoint: str, uid: str, key: str, open_session: Any) -> Report:
     from pillarbox._runtime.spark.reading.key_life import key_history
 
     with open_session(f"Reading a key of {uid}") as spark:
-        return Report(key_history(spark, checkpoint, uid, key), show.key)
+        return CommandReport(key_history(spark, checkpoint, uid, key), show.key)
 
 
 @pillarbox.command()
@@ -292,7 +292,7 @@ def key(checkpoint: str, uid: str, key: str, open_session: Any) -> Report:
 )
 @prints_report
 @with_spark
-def rescale(checkpoint: str, parallelism: int, open_session: Any) -> Report:
+def rescale(checkpoint: str, parallelism: int, open_session: Any) -> CommandReport:
     """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
     The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
@@ -307,7 +307,7 @@ def rescale(checkpoint: str, parallelism: int, open_session: Any) -> Report:
         changed = change(spark, checkpoint, parallelism)
     now = f"now; start with set_parallelism({parallelism})" if changed else "already"
     result = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
-    return Report(result, f"{checkpoint}: its parallelism is {parallelism} {now}")
+    return CommandReport(result, f"{checkpoint}: its parallelism is {parallelism} {now}")
 
 
 @pillarbox.command()
@@ -327,7 +327,7 @@ def rescale(checkpoint: str, parallelism: int, open_session: Any) -> Report:
 @with_spark
 def savepoint(
     checkpoint: str, directory: str, epoch: int | None, stop: bool, drain: bool, timeout: float, open_session: Any
-) -> Report:
+) -> CommandReport:
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
     A savepoint contains all state of the query as plain Parquet. A program can start from it with any number of
@@ -340,7 +340,7 @@ def savepoint(
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path on
     the driver's machine. If the command is killed, run it again; it waits for its earlier request.
     """
-    from pillarbox._runtime.spark.running.asking import request_savepoint
+    from pillarbox._runtime.spark.running.query_command import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
 
@@ -360,10 +360,10 @@ def savepoint(
             if not stop:
                 raise
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
-            return Report(result, f"{directory}: the driver has written the savepoint, on its own file system")
+            return CommandReport(result, f"{directory}: the driver has written the savepoint, on its own file system")
     uids = [operator.uid for operator in manifest.operators]
     size = sum(file.length for file in manifest.files.values())
-    return Report(
+    return CommandReport(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {readable(size)}{'; drained' if manifest.drained else ''}",
@@ -397,7 +397,7 @@ def _load_processor(context: click.Context, parameter: click.Parameter, value: s
 )
 @prints_report
 @with_spark
-def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) -> Report:
+def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) -> CommandReport:
     """Write a savepoint of a Spark query that ran without pillarbox into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
@@ -414,7 +414,7 @@ def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) ->
         savepoint = open_savepoint(spark, directory)
         uid = savepoint.manifest.operators[0].uid
         epoch, keys = savepoint.manifest.epoch, savepoint.rows(uid)
-    return Report(
+    return CommandReport(
         {"savepoint": directory, "epoch": epoch, "operator": uid, "keys": keys},
         f"{directory}: a savepoint of micro-batch {epoch}; {uid!r} has {show.counted(keys, 'key')}",
     )
@@ -425,7 +425,7 @@ def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) ->
 @timeout_option("Time limit for the running epoch (seconds); then it is interrupted.")
 @prints_report
 @with_spark
-def stop(checkpoint: str, timeout: float, open_session: Any) -> Report:
+def stop(checkpoint: str, timeout: float, open_session: Any) -> CommandReport:
     """Stop CHECKPOINT's running query between two epochs, without a savepoint.
 
     The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
@@ -435,7 +435,7 @@ def stop(checkpoint: str, timeout: float, open_session: Any) -> Report:
     pillarbox.run(query) stops in the same way on SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.running.asking import stop_query
+    from pillarbox._runtime.spark.running.query_command import stop_query
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
         stop_query(spark, checkpoint, timeout=timeout, notify=functools.partial(click.echo, err=True))
@@ -444,4 +444,4 @@ def stop(checkpoint: str, timeout: float, open_session: Any) -> Report:
         begun = None if files.unfinished is None else last + 1
     where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start repeats"
     result = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
-    return Report(result, f"{checkpoint}: the query is stopped {where}")
+    return CommandReport(result, f"{checkpoint}: the query is stopped {where}")

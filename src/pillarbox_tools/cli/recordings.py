@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pillarbox_tools.cli.commands import Report, location, prints_report, timeout_option, with_spark
+from pillarbox_tools.cli.commands import CommandReport, location, prints_report, timeout_option, with_spark
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 
 class _StartCalledError(BaseException):
     """Raised to end the script at its call of start(). Not an ``Exception``, so that the script does not catch it."""
 
 
-def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
+def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[WriterStart], object]) -> None:
     """Run a query's script until it calls ``pillarbox.start(...)``, and pass the call's arguments to ``call``."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
-    def caught(start: Start) -> NoReturn:
+    def caught(start: WriterStart) -> NoReturn:
         try:
             call(start)
         except Exception as error:
@@ -85,7 +85,7 @@ def record(
     arguments: tuple[str, ...],
     open_session: Any,
     **task: Any,
-) -> Report:
+) -> CommandReport:
     """Record a task of CHECKPOINT's query in one epoch into DIRECTORY, which must not exist.
 
     If the query is running, its driver makes the recording, on the driver's machine. The query must have been started
@@ -97,7 +97,7 @@ def record(
     DIRECTORY' replays the task.
     """
     if program is None:
-        from pillarbox._runtime.spark.running.asking import request_record
+        from pillarbox._runtime.spark.running.query_command import request_record
 
         with open_session(f"Recording a task of {checkpoint}") as spark:
             notify = functools.partial(click.echo, err=True)
@@ -105,7 +105,7 @@ def record(
     else:
         from pillarbox_tools.recording.record import record as make
 
-        def make_recording(start: Start) -> None:
+        def make_recording(start: WriterStart) -> None:
             if start.checkpoint is None or start.checkpoint.rstrip("/") != checkpoint:
                 raise click.ClickException(
                     f"{program} starts a query on checkpoint {start.checkpoint}, not on {checkpoint}"
@@ -114,4 +114,4 @@ def record(
 
         run_to_start(program, arguments, make_recording)
     text = f"{directory}: a recording; run it with 'pillarbox replay {directory}'"
-    return Report({"recording": directory}, text)
+    return CommandReport({"recording": directory}, text)

@@ -16,13 +16,13 @@ import click
 
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import JSON, Report
+from pillarbox_tools.cli.commands import JSON, CommandReport
 from pillarbox_tools.cli.recordings import run_to_start
 from pillarbox_tools.cli.replay_process import ReplayRequest
 
 if TYPE_CHECKING:
     from pillarbox._runtime.shipping import ShippedVertex
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 
 def _timestamp(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -109,7 +109,7 @@ def _vertex_of(
 
     others: list[tuple[ShippedVertex, dict[int, bytes]]] = []
 
-    def take(start: Start) -> None:
+    def take(start: WriterStart) -> None:
         other, vertex = vertex_with(programs_of(start.writer), uid)
         shipped_vertex = shipped(other, vertex)
         others.append((shipped_vertex, values_of(shipped_vertex.broadcasts.broadcasts)))
@@ -141,4 +141,4 @@ def _replay(request: ReplayRequest) -> None:
     facts = recording.facts
     task = {"recording": request["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
     table = show.replayed if other is None else show.compared
-    Report({**task, **asdict(result)}, table, has_failed=not result.is_same).print(as_json=request["as_json"])
+    CommandReport({**task, **asdict(result)}, table, has_failed=not result.is_same).print(as_json=request["as_json"])

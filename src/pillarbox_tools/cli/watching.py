@@ -13,7 +13,7 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, Report, location, prints_report, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, CommandReport, location, prints_report, with_spark
 
 _LOOK_EVERY = 0.5
 
@@ -41,16 +41,16 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
-    from pillarbox_tools.model.query_model import ShownQuery
+    from pillarbox_tools.model.query_model import StaticQueryModel
 
     checked_token(token, "--token")
     if Path(what).is_file():
-        _serve(open_dashboard([ShownQuery(read_bundle(Path(what)))], host, port, token))
+        _serve(open_dashboard([StaticQueryModel(read_bundle(Path(what)))], host, port, token))
         return
-    from pillarbox_tools.watching.stored import CheckpointQuery
+    from pillarbox_tools.watching.stored import StoredQuery
 
     with open_session(f"Reading {what}") as spark:
-        _serve(open_dashboard([CheckpointQuery(spark, what)], host, port, token))
+        _serve(open_dashboard([StoredQuery(spark, what)], host, port, token))
 
 
 def _serve(opened: Any) -> None:
@@ -70,7 +70,7 @@ def _serve(opened: Any) -> None:
 )
 @prints_report
 @with_spark
-def doctor(checkpoint: str | None, every: bool, open_session: Any) -> Report:
+def doctor(checkpoint: str | None, every: bool, open_session: Any) -> CommandReport:
     """Diagnose this machine, or CHECKPOINT's query, and print each problem with its remedy.
 
     Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and on a worker of the
@@ -91,14 +91,14 @@ def doctor(checkpoint: str | None, every: bool, open_session: Any) -> Report:
             findings = examine(stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint), RULES)
     wrong = sum(finding.status == "wrong" for finding in findings)
     report = {"wrong": wrong, "findings": [asdict(finding) for finding in findings]}
-    return Report(report, functools.partial(show.findings, every=every), has_failed=wrong > 0)
+    return CommandReport(report, functools.partial(show.findings, every=every), has_failed=wrong > 0)
 
 
 @click.command()
 @CHECKPOINT
 @prints_report
 @with_spark
-def memory(checkpoint: str, open_session: Any) -> Report:
+def memory(checkpoint: str, open_session: Any) -> CommandReport:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
     The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the home
@@ -123,7 +123,7 @@ def memory(checkpoint: str, open_session: Any) -> Report:
         "executors": [asdict(executor) for executor in executors],
         "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
     }
-    return Report(result, show.executor_memory)
+    return CommandReport(result, show.executor_memory)
 
 
 @click.command()
@@ -132,7 +132,7 @@ def memory(checkpoint: str, open_session: Any) -> Report:
 @click.option("--with-records", is_flag=True, help="Include keys, records and error messages.")
 @prints_report
 @with_spark
-def bundle(checkpoint: str, file: Path, with_records: bool, open_session: Any) -> Report:
+def bundle(checkpoint: str, file: Path, with_records: bool, open_session: Any) -> CommandReport:
     """Pack diagnostic data about CHECKPOINT's query into FILE, to send to someone who can help.
 
     FILE contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
@@ -156,4 +156,4 @@ def bundle(checkpoint: str, file: Path, with_records: bool, open_session: Any) -
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
     result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
-    return Report(result, f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}")
+    return CommandReport(result, f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}")

@@ -12,16 +12,16 @@ from urllib.parse import quote
 from pillarbox._errors import ConfigurationError
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.notices import notify
-from pillarbox._runtime.spark.running import observing
+from pillarbox._runtime.spark.running import monitoring
 from pillarbox_tools.addresses import cannot_listen, is_loopback, url_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
-from pillarbox_tools.model.query_model import ShownQuery
+from pillarbox_tools.model.query_model import StaticQueryModel
 
 _PATIENCE = 10.0
 _MOST_ENDED = 20
 
 
-class Dashboard(observing.Dashboard):
+class Dashboard(monitoring.Dashboard):
     """An open dashboard.
 
     Args:
@@ -79,7 +79,7 @@ class Dashboard(observing.Dashboard):
         if token is not None and token != self._token:
             raise _differs("without a token" if self._token is None else "with another token", "with this token")
 
-    def show(self, query: ShownQuery) -> None:
+    def show(self, query: StaticQueryModel) -> None:
         """Show a query, in place of its earlier run. Thread-safe."""
         with self._changing:
             shown = self._queries.get(query.id)
@@ -124,7 +124,7 @@ _open: list[Dashboard] = []
 
 
 def open_dashboard(
-    queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
+    queries: Iterable[StaticQueryModel], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
     """Show queries in this process's dashboard. Raises if it is open on a different host or port."""
     checked_token(token, "dashboard()")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pillarbox._json import json_of
 from pillarbox_tools.dashboard.views import Fields, entry_of, view_of
-from pillarbox_tools.model.query_model import ShownQuery
+from pillarbox_tools.model.query_model import StaticQueryModel
 
 _LOOK_EVERY = 5.0
 _STAGES = "stages"
@@ -20,14 +20,14 @@ _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 class VersionedView:
     """The fields of a query's view as JSON, each with the number of its last change. Thread-safe."""
 
-    def __init__(self, query: ShownQuery) -> None:
+    def __init__(self, query: StaticQueryModel) -> None:
         self.query = query
         self._making = threading.Lock()
         # Names the sequence of change numbers, which starts at 1 in each process and run.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: json_of(type(query) is ShownQuery)})
+        self._update({_IS_BUNDLE: json_of(type(query) is StaticQueryModel)})
         self._seen: int | None = None
         self._looked_at = 0.0
         self._entry: Fields = {}

@@ -26,7 +26,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch, SnapshotMoment, SnapshotRun, VertexId, vertex_id
 
 Fields = dict[str, Any]
 
@@ -73,7 +73,9 @@ def view_of(snapshot: Snapshot) -> Fields:
         "failures": snapshot.run.failures,
         "plan": _plan(snapshot, epoch),
         "keyed": list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
-        "strip": [EpochReport(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
+        "strip": [
+            SnapshotEpoch(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs
+        ],
         # The epoch whose phases and longest tasks are drawn.
         "shown": None if epoch is None else _drawn(epoch),
         "watermarks": held_watermarks(snapshot),
@@ -89,31 +91,31 @@ def view_of(snapshot: Snapshot) -> Fields:
     }
 
 
-def _shown_epoch(snapshot: Snapshot) -> EpochReport | None:
+def _shown_epoch(snapshot: Snapshot) -> SnapshotEpoch | None:
     with_tasks = [epoch for epoch in snapshot.epochs if epoch.tasks]
     newest = with_tasks[-1] if with_tasks else snapshot.newest
     return next((epoch for epoch in reversed(with_tasks) if epoch.rows), newest)
 
 
-def _drawn_run(run: Run, points: int) -> Run:
+def _drawn_run(run: SnapshotRun, points: int) -> SnapshotRun:
     size = max(1, -(-len(run.moments) // points))
     moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
     versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
     lines = [failure.message.partition("\n")[0] for failure in run.failures[-1:]]
     failures = [Failure(message=line if len(line) <= _FAILURE else f"{line[: _FAILURE - 1]}…") for line in lines]
-    return Run(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
+    return SnapshotRun(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
 
 
-def _earlier(run: Run) -> Run:
+def _earlier(run: SnapshotRun) -> SnapshotRun:
     drawn = _drawn_run(run, 1)
     if run.status in ("lost", "running"):
         return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])
     return drawn
 
 
-def _point(moments: Sequence[Moment]) -> Moment:
+def _point(moments: Sequence[SnapshotMoment]) -> SnapshotMoment:
     last, largest = moments[-1], max(moments, key=lambda moment: sum(moment.state_bytes.values()))
-    return Moment(
+    return SnapshotMoment(
         at=last.at,
         first=moments[0].first,
         last=last.last,
@@ -127,7 +129,7 @@ def _point(moments: Sequence[Moment]) -> Moment:
     )
 
 
-def _plan(snapshot: Snapshot, epoch: EpochReport | None) -> Fields | None:
+def _plan(snapshot: Snapshot, epoch: SnapshotEpoch | None) -> Fields | None:
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
@@ -155,7 +157,7 @@ def _level_shares(
     return {level: min(1.0, span / max(1, duration)) for level, span in spans.items()}
 
 
-def _drawn(epoch: EpochReport) -> EpochReport:
+def _drawn(epoch: SnapshotEpoch) -> SnapshotEpoch:
     names = [*(part for part in _PARTS if part in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
     longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
     return replace(

@@ -9,7 +9,7 @@ from pillarbox._runtime.spark.session.requirements import (
     push_based_shuffle_problem,
     speculation_problem,
 )
-from pillarbox_tools.doctor.facts import MissingFactError, require
+from pillarbox_tools.doctor.finding import MissingFactError, require
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.snapshot import Snapshot
 

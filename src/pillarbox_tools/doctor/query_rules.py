@@ -9,8 +9,8 @@ from itertools import pairwise, takewhile
 from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._task.memory import readable
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import MissingFactError, require
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox_tools.doctor.finding import MissingFactError, require
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, date, name_of
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
@@ -18,9 +18,9 @@ from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
 from pillarbox_tools.model.snapshot import (
-    EpochReport,
-    Moment,
     Snapshot,
+    SnapshotEpoch,
+    SnapshotMoment,
     VertexId,
     by_vertex,
     last_reports,
@@ -41,15 +41,15 @@ _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 _NO_TASKS = "the tasks of an epoch with rows"
 
 
-def _epochs(snapshot: Snapshot) -> list[EpochReport]:
+def _epochs(snapshot: Snapshot) -> list[SnapshotEpoch]:
     return require([epoch for epoch in snapshot.epochs if epoch.rows] or None, _NO_EPOCHS)
 
 
-def _recent(snapshot: Snapshot) -> list[EpochReport]:
+def _recent(snapshot: Snapshot) -> list[SnapshotEpoch]:
     return require(recent_epochs(snapshot, _SOME) or None, _NO_EPOCHS)
 
 
-def moments_of(snapshot: Snapshot) -> list[Moment]:
+def moments_of(snapshot: Snapshot) -> list[SnapshotMoment]:
     return require(snapshot.run.moments or None, "the query's history: no epoch has ended yet")
 
 
@@ -160,14 +160,14 @@ def _unchanged(watermarks: list[int | None]) -> int:
     return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
-def _records_advance(epochs: list[EpochReport]) -> bool:
+def _records_advance(epochs: list[SnapshotEpoch]) -> bool:
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochReport]) -> dict[VertexId, list[OperatorReport]]:
+def _runs(epochs: list[SnapshotEpoch]) -> dict[VertexId, list[OperatorReport]]:
     return by_vertex(run for epoch in epochs for run in epoch.vertices)
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from pillarbox_tools.doctor.query_rules import moments_of
 from pillarbox_tools.model.calls import OUTCOMES, has_requests
 from pillarbox_tools.model.condition import clock
-from pillarbox_tools.model.snapshot import Moment, Snapshot
-from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotMoment
+from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, WindowFault, fault_in, within
 
 _SOME = 3
 
@@ -88,15 +88,15 @@ def failing_calls(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _counted(moment: Moment, names: Sequence[str]) -> int:
+def _counted(moment: SnapshotMoment, names: Sequence[str]) -> int:
     return sum(moment.counters.get(name, 0) for name in names)
 
 
-def _input(moment: Moment, uid: str) -> int:
+def _input(moment: SnapshotMoment, uid: str) -> int:
     return moment.inputs.get(uid, moment.rows)
 
 
-def _span(fault: Fault) -> str:
+def _span(fault: WindowFault) -> str:
     return f"{fault.span // MINUTE} minutes"
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pillarbox._errors import describe
-from pillarbox_tools.doctor.facts import Finding, MissingFactError, require
+from pillarbox_tools.doctor.finding import Finding, MissingFactError, require
 from pillarbox_tools.doctor.machine_rules import MACHINE_RULES, version_skew, workers_python
 from pillarbox_tools.doctor.query_rules import QUERY_RULES, container_memory, executor_memory, partitions_and_cores
 from pillarbox_tools.doctor.record_rules import RECORD_RULES

@@ -17,7 +17,7 @@ class Metric(NamedTuple):
         unit: the UCUM unit, with words in braces.
         labels: the labels, without ``query``, which all metrics have.
         divisor: divides reported values, for example to convert milliseconds to the unit.
-        epoch: the attribute of ``EpochReport`` that it exports, or empty.
+        epoch: the attribute of ``SnapshotEpoch`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.
     """

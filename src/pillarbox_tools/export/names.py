@@ -10,7 +10,7 @@ from pillarbox_tools.model.snapshot import VertexId, vertex_id
 _LONGEST = 120
 
 
-class Names:
+class ExportNames:
     """The labels of a query's operators and sources: a unique uid, or a source's name.
 
     Labels that would be equal also contain the program's name or, within a program, a number.

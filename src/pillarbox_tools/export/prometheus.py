@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._runtime.spark.running import observing
+from pillarbox._runtime.spark.running import monitoring
 from pillarbox_tools.addresses import cannot_listen, url_of
 from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
@@ -53,7 +53,7 @@ class MetricsCollector:
         return map(_family, METRICS)
 
 
-class MetricsServer(observing.MetricsServer):
+class MetricsServer(monitoring.MetricsServer):
     """A server that Prometheus scrapes. Port 0 means any free port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:

@@ -10,13 +10,13 @@ from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
-from pillarbox_tools.export.names import Names, unique_labels
+from pillarbox_tools.export.names import ExportNames, unique_labels
 from pillarbox_tools.model.calls import BUDGET_COUNTER, budget_name
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.settings import trigger_interval
-from pillarbox_tools.model.snapshot import EpochReport, Snapshot, inputs_of, vertex_id
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch, inputs_of, vertex_id
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
@@ -43,7 +43,7 @@ class QueryMetrics:
         self._model = model
         self.id = snapshot.id
         self.name = snapshot.name
-        self._names = Names(snapshot.plan)
+        self._names = ExportNames(snapshot.plan)
         self._lock = threading.Lock()
         versions = snapshot.run.versions
         self._values: Values = {
@@ -59,7 +59,7 @@ class QueryMetrics:
 
     # -- called by the thread that feeds the model --
 
-    def _add(self, epoch: EpochReport) -> None:
+    def _add(self, epoch: SnapshotEpoch) -> None:
         readings = list(_readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
@@ -123,7 +123,7 @@ def _current_gauges(snapshot: Snapshot) -> Values:
     return values
 
 
-def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
+def _readings_of(epoch: SnapshotEpoch, names: ExportNames) -> Iterator[Reading]:
     """Yield the epoch's counter increments and gauge values.
 
     Key counts, timer counts and state sizes include subtasks that did not run.
@@ -142,7 +142,7 @@ def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
         yield from _of_vertex(vertex, names, epoch.end)
 
 
-def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
+def _of_vertex(vertex: OperatorReport, names: ExportNames, end: int) -> Iterator[Reading]:
     chain = names.chain(vertex_id(vertex))
     head = (chain[0],)
     for metric in m.OF_FIELDS:
@@ -168,7 +168,7 @@ def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Readi
         yield m.USER_MAX, labels, highest
 
 
-def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[Reading]:
+def _of_counter(operator: str, name: str, count: int, names: ExportNames) -> Iterator[Reading]:
     metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
     if name.startswith(COPY_MS):
         metric, labels = m.COPIES, (name[len(COPY_MS) :],)

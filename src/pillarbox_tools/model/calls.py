@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pillarbox._operators.budgets.gate import BUDGET_COUNTERS
-from pillarbox_tools.model.snapshot import EpochReport
+from pillarbox_tools.model.snapshot import SnapshotEpoch
 
 #: Counters of an operator that calls a service for each record or batch.
 CALL_COUNTERS = (
@@ -80,7 +80,7 @@ class BudgetUse:
     lost: int = 0
 
 
-class Counters(NamedTuple):
+class CallCounters(NamedTuple):
     """The counters of the newest epochs.
 
     Attributes:
@@ -103,7 +103,7 @@ def budget_name(counted: str) -> str:
     return counted.lstrip("\0")
 
 
-def counters_of(epochs: Sequence[EpochReport]) -> Counters:
+def counters_of(epochs: Sequence[SnapshotEpoch]) -> CallCounters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
     # A counter `longest_key` identifies async keyed functions.
@@ -127,4 +127,4 @@ def counters_of(epochs: Sequence[EpochReport]) -> Counters:
                 calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
             else:
                 others[name] = others.get(name, 0) + count
-    return Counters(list(calls.values()), list(keyed.values()), list(budgets.values()), others)
+    return CallCounters(list(calls.values()), list(keyed.values()), list(budgets.values()), others)

@@ -9,13 +9,13 @@ from statistics import median
 
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox_tools.model.settings import is_batch, trigger_interval
 from pillarbox_tools.model.snapshot import (
-    EpochReport,
-    Moment,
-    Run,
     Snapshot,
+    SnapshotEpoch,
+    SnapshotMoment,
+    SnapshotRun,
     VertexId,
     last_reports,
     rows_per_second,
@@ -111,7 +111,7 @@ def _crash_loop(snapshot: Snapshot, now: int) -> Condition | None:
     return Condition(CRASH_LOOP, crashed[-1].began, line)
 
 
-def _end(run: Run) -> int:
+def _end(run: SnapshotRun) -> int:
     return run.ended or (run.moments[-1].at if run.moments else run.began)
 
 
@@ -152,7 +152,7 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    def future(epochs: Sequence[EpochReport]) -> dict[VertexId, int]:
+    def future(epochs: Sequence[SnapshotEpoch]) -> dict[VertexId, int]:
         watermarks = {key: vertex.watermark or 0 for key, vertex in last_reports(epochs).items()}
         return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
 
@@ -187,7 +187,7 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     return condition or behind_interval(snapshot)
 
 
-def _by_backlog(snapshot: Snapshot, before: Moment, lately: Sequence[Moment]) -> Condition | None:
+def _by_backlog(snapshot: Snapshot, before: SnapshotMoment, lately: Sequence[SnapshotMoment]) -> Condition | None:
     last = lately[-1]
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
@@ -205,7 +205,7 @@ def _by_backlog(snapshot: Snapshot, before: Moment, lately: Sequence[Moment]) ->
     )
 
 
-def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | None:
+def _by_event_time(last: SnapshotMoment, before: SnapshotMoment, recent: SnapshotMoment) -> Condition | None:
     assert last.newest is not None and before.newest is not None
     age, was = last.at - last.newest, before.at - before.newest
     grows = age - was > 0.5 * (last.at - before.at) and age > recent.at - (recent.newest or 0)

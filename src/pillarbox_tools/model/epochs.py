@@ -1,4 +1,4 @@
-"""Converts Spark's progress reports to :class:`EpochReport` objects."""
+"""Converts Spark's progress reports to :class:`SnapshotEpoch` objects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from pillarbox._reports.operator_report import by_operator
 from pillarbox._reports.progress import millis, tasks_of
-from pillarbox_tools.model.snapshot import EpochReport, SourceProgress, vertex_id
+from pillarbox_tools.model.snapshot import SnapshotEpoch, SnapshotSource, vertex_id
 
 
-def epoch_of(progress: Mapping[str, Any]) -> EpochReport:
+def epoch_of(progress: Mapping[str, Any]) -> SnapshotEpoch:
     reports = tasks_of(progress)
     placed = [report for report in reports if report.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
@@ -22,7 +22,7 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochReport:
     written = (progress.get("sink") or {}).get("numOutputRows")
     sources = [_source(source) for source in progress.get("sources") or ()]
     rows = progress.get("numInputRows")  # missing under Spark Connect
-    return EpochReport(
+    return SnapshotEpoch(
         number=int(progress["batchId"]),
         began=millis(progress["timestamp"]),
         duration=parts.pop("triggerExecution", sum(parts.values())),
@@ -40,8 +40,8 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochReport:
 _JAVA_OBJECT = re.compile(r"^(?:\w+\.)*(\w+)@[0-9a-f]+$")
 
 
-def _source(progress: Mapping[str, Any]) -> SourceProgress:
-    return SourceProgress(
+def _source(progress: Mapping[str, Any]) -> SnapshotSource:
+    return SnapshotSource(
         description=_JAVA_OBJECT.sub(r"\1", str(progress.get("description", ""))),
         rows=int(progress.get("numInputRows") or 0),
         end=_offsets(progress.get("endOffset")),
@@ -59,13 +59,13 @@ def _offsets(value: Any) -> Any:
         return value
 
 
-def rows_left(epoch: EpochReport) -> int | None:
+def rows_left(epoch: SnapshotEpoch) -> int | None:
     left = [backlog(source) for source in epoch.sources]
     numbers = [rows for rows in left if rows is not None]
     return sum(numbers) if left and len(numbers) == len(left) else None
 
 
-def backlog(source: SourceProgress) -> int | None:
+def backlog(source: SnapshotSource) -> int | None:
     """Return a source's backlog after an epoch (rows), or None if unknown.
 
     An offset is a number, or for Kafka, numbers by topic and partition. Missing numbers count as 0.

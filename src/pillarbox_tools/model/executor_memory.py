@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pillarbox_tools.model.settings import bytes_in, number_in
-from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotExecutor
 
 _MIB = 1 << 20
 
@@ -36,7 +36,7 @@ _STEP = 100 * _MIB
 
 
 @dataclass(frozen=True)
-class Term:
+class _Term:
     """A term of the formula, and its calculation as text."""
 
     name: str
@@ -60,7 +60,7 @@ class ExecutorMemory:
 
     host: str
     executor: int | None
-    terms: list[Term]
+    terms: list[_Term]
     computed: int
     home_bytes: int | None
     worker_bytes: int | None
@@ -83,7 +83,7 @@ def executor_memory_of(snapshot: Snapshot) -> list[ExecutorMemory]:
     ]
 
 
-def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, sent: int) -> ExecutorMemory:
+def _memory(executor: SnapshotExecutor, settings: Mapping[str, str], executors: int, sent: int) -> ExecutorMemory:
     heap = _heap(settings)
     jvm = max(round(_JVM_FACTOR * heap), _JVM_LEAST)
     if settings.get("spark.pillarbox.homes", "").strip().lower() == "off":
@@ -96,12 +96,12 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
     state = executor.keys * KEY + STATE * executor.state_bytes
     of_state = f"{executor.keys:,} keys x {KEY} bytes + {STATE} x {executor.state_bytes:,} bytes"
     terms = [
-        Term("JVM besides its heap", jvm, f"{_JVM_FACTOR:.0%} of the heap, at least {_JVM_LEAST // _MIB} MiB"),
-        Term("shared", SHARED, "daemon, starter, and what processes share with them"),
-        Term("workers", workers * worker, f"{workers:,} x {worker // _MIB} MiB"),
-        Term("homes", homes * HOME, f"{homes:,} x {HOME // _MIB} MiB"),
-        Term("state", state, of_state),
-        Term("records", RECORDS * sent, f"{RECORDS} x {sent:,} bytes of the largest epoch"),
+        _Term("JVM besides its heap", jvm, f"{_JVM_FACTOR:.0%} of the heap, at least {_JVM_LEAST // _MIB} MiB"),
+        _Term("shared", SHARED, "daemon, starter, and what processes share with them"),
+        _Term("workers", workers * worker, f"{workers:,} x {worker // _MIB} MiB"),
+        _Term("homes", homes * HOME, f"{homes:,} x {HOME // _MIB} MiB"),
+        _Term("state", state, of_state),
+        _Term("records", RECORDS * sent, f"{RECORDS} x {sent:,} bytes of the largest epoch"),
     ]
     computed = sum(term.bytes for term in terms)
     needed = computed if home_bytes is None else computed - homes * HOME - state + home_bytes
@@ -119,7 +119,7 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
     )
 
 
-def _without_homes(executor: ExecutorRun) -> ExecutorRun:
+def _without_homes(executor: SnapshotExecutor) -> SnapshotExecutor:
     sizes = executor.home_bytes, executor.worker_bytes
     total = None if None in sizes else sum(size or 0 for size in sizes)
     workers = executor.workers + executor.homes

@@ -32,7 +32,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryGrowth:
     """The memory of the largest worker process. None means unknown.
 
     Attributes:
@@ -60,7 +60,7 @@ def growth_of(snapshot: Snapshot) -> list[Growth]:
     return growths
 
 
-def memory_of(snapshot: Snapshot) -> Memory:
+def memory_of(snapshot: Snapshot) -> MemoryGrowth:
     since = as_of(snapshot) - DAY
     moments = [moment for moment in snapshot.run.moments if moment.process_bytes is not None and moment.at >= since]
     limit = _limit(snapshot.run.settings)
@@ -76,7 +76,7 @@ def memory_of(snapshot: Snapshot) -> Memory:
     else:
         full_at = moments[-1].at + round(max(0, limit - used) / per_day * DAY)
         message = "full at this time at the current rate of growth"
-    return Memory(used, limit, per_day, full_at, message)
+    return MemoryGrowth(used, limit, per_day, full_at, message)
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:

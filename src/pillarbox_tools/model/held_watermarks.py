@@ -8,7 +8,7 @@ from typing import Any
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.plan import PlanVertex
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.model.snapshot import Snapshot, VertexId, by_vertex, vertex_id
 
 _UNKNOWN_PLACE = (

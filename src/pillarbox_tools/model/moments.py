@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox._reports.operator_report import LARGEST_COUNTERS, OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochReport, Moment, VertexId, inputs_of, vertex_id
+from pillarbox_tools.model.snapshot import SnapshotEpoch, SnapshotMoment, VertexId, inputs_of, vertex_id
 
 _MINUTE = 60_000
 # The last four hours are kept by the minute, earlier hours in less detail. Search moments by time, not by index.
@@ -23,9 +23,9 @@ class Moments:
     """Aggregates epochs into moments. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._moments: list[Moment] = []
+        self._moments: list[SnapshotMoment] = []
 
-    def add(self, epoch: EpochReport, plan: Plan | None) -> None:
+    def add(self, epoch: SnapshotEpoch, plan: Plan | None) -> None:
         new = moment_of(epoch, plan)
         if self._moments and new.at // _MINUTE == self._moments[-1].at // _MINUTE:
             self._moments[-1] = merged(self._moments[-1], new)
@@ -36,11 +36,11 @@ class Moments:
             pairs = [merged(earlier, other) for earlier, other in zip(old[::2], old[1::2])]
             self._moments = pairs + rest
 
-    def all(self) -> list[Moment]:
+    def all(self) -> list[SnapshotMoment]:
         return list(self._moments)
 
 
-def moment_of(epoch: EpochReport, plan: Plan | None) -> Moment:
+def moment_of(epoch: SnapshotEpoch, plan: Plan | None) -> SnapshotMoment:
     uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
@@ -49,7 +49,7 @@ def moment_of(epoch: EpochReport, plan: Plan | None) -> Moment:
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
         counters = _add_counters(counters, vertex.counters)
-    return Moment(
+    return SnapshotMoment(
         at=epoch.end,
         epochs=1,
         first=epoch.number,
@@ -74,7 +74,7 @@ def moment_of(epoch: EpochReport, plan: Plan | None) -> Moment:
     )
 
 
-def _inputs(epoch: EpochReport, plan: Plan | None) -> Iterator[tuple[str, int]]:
+def _inputs(epoch: SnapshotEpoch, plan: Plan | None) -> Iterator[tuple[str, int]]:
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
         for operator, records in zip(chains.get(vertex_id(vertex), ()), inputs_of(vertex)):
@@ -93,7 +93,7 @@ def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
     return uids.get(vertex_id(vertex)) or f"{vertex.program} {vertex.number}"
 
 
-def merged(earlier: Moment, other: Moment) -> Moment:
+def merged(earlier: SnapshotMoment, other: SnapshotMoment) -> SnapshotMoment:
     sums: dict[str, Any] = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
     # Other fields have their last values. Maps are merged, because an epoch runs only tasks that have work.
     return replace(

@@ -14,7 +14,7 @@ from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.moments import Moments
-from pillarbox_tools.model.snapshot import EpochReport, Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch, SnapshotRun
 from pillarbox_tools.model.subtasks import Subtasks
 
 # Number of epochs in a snapshot, and number of these epochs that include their tasks.
@@ -28,7 +28,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class ShownQuery:
+class StaticQueryModel:
     """A query on a dashboard. In this base class, the snapshot is constant, as in a bundle. Thread-safe."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -61,7 +61,7 @@ class ShownQuery:
         )
 
 
-class QueryModel(ShownQuery):
+class QueryModel(StaticQueryModel):
     """The model of one run of a query. Thread-safe.
 
     Args:
@@ -73,7 +73,7 @@ class QueryModel(ShownQuery):
         self._clock = clock
         self._moments = Moments()
         self._subtasks = Subtasks()
-        self._followers: list[Callable[[EpochReport], None]] = []
+        self._followers: list[Callable[[SnapshotEpoch], None]] = []
         self._feeding = threading.Lock()  # guards all fields
 
     # -- called by the driver --
@@ -100,11 +100,11 @@ class QueryModel(ShownQuery):
             for follower in self._followers:
                 follower(epoch)
 
-    def _change(self, run: Run | None = None, **changes: Any) -> None:
+    def _change(self, run: SnapshotRun | None = None, **changes: Any) -> None:
         self._snapshot = replace(self._snapshot, run=run or self._snapshot.run, **changes)
         self._version += 1
 
-    def follows(self, earlier: Sequence[Run]) -> None:
+    def follows(self, earlier: Sequence[SnapshotRun]) -> None:
         with self._feeding:
             run = self._snapshot.run
             if earlier:
@@ -136,7 +136,7 @@ class QueryModel(ShownQuery):
 
     # -- called by readers --
 
-    def follow(self, follower: Callable[[EpochReport], None]) -> None:
+    def follow(self, follower: Callable[[SnapshotEpoch], None]) -> None:
         """Call ``follower`` with each stored epoch now, and later with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:

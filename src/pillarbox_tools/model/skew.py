@@ -7,7 +7,7 @@ from math import sqrt
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochReport, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import SnapshotEpoch, by_vertex, vertex_id
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _LEAST = 0.02
 _NAMED = 5
 
 
-def skew_of(epoch: EpochReport) -> list[Skew]:
+def skew_of(epoch: SnapshotEpoch) -> list[Skew]:
     groups = by_vertex(epoch.tasks)
     return [_skew(vertex, tasks) for vertex in epoch.vertices if (tasks := groups.get(vertex_id(vertex)))]
 

@@ -24,7 +24,7 @@ Part = TypeVar("Part", PlanVertex, OperatorReport, TaskReport)
 
 
 @dataclass(frozen=True)
-class SourceProgress:
+class SnapshotSource:
     """One Spark source in one epoch.
 
     Attributes:
@@ -40,7 +40,7 @@ class SourceProgress:
 
 
 @dataclass(frozen=True)
-class EpochReport:
+class SnapshotEpoch:
     """A committed epoch.
 
     Attributes:
@@ -55,7 +55,7 @@ class EpochReport:
     duration: int
     parts: dict[str, int]
     rows: int
-    sources: list[SourceProgress] = field(default_factory=list)
+    sources: list[SnapshotSource] = field(default_factory=list)
     vertices: list[OperatorReport] = field(default_factory=list)
     tasks: list[TaskReport] = field(default_factory=list)
     state_commit: int | None = None
@@ -71,7 +71,7 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
-class Moment:
+class SnapshotMoment:
     """Consecutive epochs in about a minute, aggregated for the history.
 
     Attributes:
@@ -110,7 +110,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class ExecutorRun:
+class SnapshotExecutor:
     """An executor, according to the last reports of its tasks.
 
     Attributes:
@@ -133,7 +133,7 @@ class ExecutorRun:
 
 
 @dataclass(frozen=True)
-class Run:
+class SnapshotRun:
     """A run of a query, from a start to its end.
 
     Attributes:
@@ -153,8 +153,8 @@ class Run:
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     worker_versions: list[dict[str, str]] = field(default_factory=list)
-    executors: list[ExecutorRun] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    executors: list[SnapshotExecutor] = field(default_factory=list)
+    moments: list[SnapshotMoment] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     starts: int = 1
     crashes: int = 0
@@ -184,9 +184,9 @@ class Snapshot:
     at: int
     is_live: bool
     plan: Plan | None
-    run: Run
-    earlier: list[Run] = field(default_factory=list)
-    epochs: list[EpochReport] = field(default_factory=list)
+    run: SnapshotRun
+    earlier: list[SnapshotRun] = field(default_factory=list)
+    epochs: list[SnapshotEpoch] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     heartbeat: Heartbeat | None = None
     read_at: int | None = None
@@ -198,7 +198,7 @@ class Snapshot:
         return [] if self.plan is None else self.plan.vertices
 
     @property
-    def newest(self) -> EpochReport | None:
+    def newest(self) -> SnapshotEpoch | None:
         return self.epochs[-1] if self.epochs else None
 
 
@@ -218,11 +218,11 @@ def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
     return groups
 
 
-def last_reports(epochs: Iterable[EpochReport]) -> dict[VertexId, OperatorReport]:
+def last_reports(epochs: Iterable[SnapshotEpoch]) -> dict[VertexId, OperatorReport]:
     """Return each vertex's last report. An epoch without work for a vertex has no report of it."""
     return {vertex_id(vertex): vertex for epoch in epochs for vertex in epoch.vertices}
 
 
-def rows_per_second(epochs: Sequence[EpochReport]) -> float | None:
+def rows_per_second(epochs: Sequence[SnapshotEpoch]) -> float | None:
     took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

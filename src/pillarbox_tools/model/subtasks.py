@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochReport, ExecutorRun, VertexId, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import SnapshotEpoch, SnapshotExecutor, VertexId, by_vertex, vertex_id
 
 # A source's subtask is dropped after this many epochs without a task, because partitions can disappear.
 _SOURCE_EPOCHS = 20
@@ -19,7 +19,7 @@ class Subtasks:
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}
 
-    def add(self, epoch: EpochReport) -> EpochReport:
+    def add(self, epoch: SnapshotEpoch) -> SnapshotEpoch:
         for task in epoch.tasks:
             subtask = task.program, task.number, task.subtask
             _, before = self._last.get(subtask, (0, task))
@@ -34,12 +34,12 @@ class Subtasks:
         groups = by_vertex(task for _, task in self._last.values())
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
-    def executors(self) -> list[ExecutorRun]:
+    def executors(self) -> list[SnapshotExecutor]:
         hosts: dict[str, list[TaskReport]] = {}
         for _, task in sorted(self._last.values(), key=lambda pair: pair[0]):
             if task.host and task.process is not None:
                 hosts.setdefault(task.host, []).append(task)
-        runs: list[ExecutorRun] = []
+        runs: list[SnapshotExecutor] = []
         for host, tasks in sorted(hosts.items()):
             executors = sorted({task.executor for task in tasks if task.executor is not None})
             # Tasks without an executor id belong to their host's only executor, if any.
@@ -49,14 +49,16 @@ class Subtasks:
         return runs
 
 
-def _executor_run(host: str, executor: int | None, tasks: list[TaskReport]) -> ExecutorRun:
+def _executor_run(host: str, executor: int | None, tasks: list[TaskReport]) -> SnapshotExecutor:
     homes = {task.process for task in tasks if task.level and task.fallback is None}
     workers = {task.process for task in tasks} - homes
     sizes = {task.process: task.private_bytes for task in tasks if task.private_bytes}
     home_bytes, worker_bytes = (_sum([sizes.get(process) for process in processes]) for processes in (homes, workers))
     state_bytes, keys = (sum(getattr(task, name) or 0 for task in tasks) for name in ("state_bytes", "keys"))
     limit = next((task.memory_limit for task in reversed(tasks) if task.memory_limit), None)
-    return ExecutorRun(host, executor, len(homes), len(workers), home_bytes, worker_bytes, state_bytes, keys, limit)
+    return SnapshotExecutor(
+        host, executor, len(homes), len(workers), home_bytes, worker_bytes, state_bytes, keys, limit
+    )
 
 
 def _completed(vertex: OperatorReport, groups: dict[VertexId, list[TaskReport]]) -> OperatorReport:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch, SnapshotMoment
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
@@ -26,7 +26,7 @@ def now_of(snapshot: Snapshot) -> int:
     return max(as_of(snapshot), snapshot.read_at or 0)
 
 
-def within(snapshot: Snapshot, span: int) -> list[Moment]:
+def within(snapshot: Snapshot, span: int) -> list[SnapshotMoment]:
     """Return the moments in the last ``span`` ms, or the newest moment if epochs are rarer."""
     moments, now = snapshot.run.moments, as_of(snapshot)
     recent = [moment for moment in moments if moment.at > now - span]
@@ -35,17 +35,17 @@ def within(snapshot: Snapshot, span: int) -> list[Moment]:
     return moments[-1:] if now - moments[-1].at <= usual_gap(moments) * 3 // 2 else []
 
 
-def usual_gap(moments: Sequence[Moment]) -> int:
+def usual_gap(moments: Sequence[SnapshotMoment]) -> int:
     last = moments[-_GAPS - 1 :]
     return max((later.at - earlier.at for earlier, later in pairwise(last)), default=0)
 
 
-def moment_at(moments: Sequence[Moment], at: int) -> Moment:
+def moment_at(moments: Sequence[SnapshotMoment], at: int) -> SnapshotMoment:
     return next((moment for moment in reversed(moments) if moment.at <= at), moments[0])
 
 
 @dataclass(frozen=True)
-class Fault:
+class WindowFault:
     """A fault that is present: ``count`` events out of ``of`` have failed in the last ``span`` ms.
 
     Attributes:
@@ -64,13 +64,13 @@ class Fault:
 
 def fault_in(
     snapshot: Snapshot,
-    count: Callable[[Moment], int],
-    of: Callable[[Moment], int],
+    count: Callable[[SnapshotMoment], int],
+    of: Callable[[SnapshotMoment], int],
     *,
     least: int,
     share: float,
     window: int = QUARTER,
-) -> Fault | None:
+) -> WindowFault | None:
     """Return a fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
     Both must hold in the last five minutes, or else in the last ``window`` ms. ``count`` and ``of`` return a moment's
@@ -82,11 +82,11 @@ def fault_in(
         moments = within(snapshot, span)
         bad, every = sum(map(count, moments)), sum(map(of, moments))
         if bad > least and bad > share * every:
-            return Fault(bad, every, span, _since(snapshot.run.moments, lambda moment: count(moment) > 0))
+            return WindowFault(bad, every, span, _since(snapshot.run.moments, lambda moment: count(moment) > 0))
     return None
 
 
-def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
+def _since(moments: Sequence[SnapshotMoment], has: Callable[[SnapshotMoment], bool]) -> int:
     since = moments[-1].at
     for index in range(len(moments) - 1, -1, -1):
         if has(moments[index]):
@@ -96,7 +96,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
     return since
 
 
-def recent_epochs(snapshot: Snapshot, fewest: int) -> list[EpochReport]:
+def recent_epochs(snapshot: Snapshot, fewest: int) -> list[SnapshotEpoch]:
     """Return the epochs with rows in the last five minutes, or the newest ``fewest`` epochs if these are more."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]

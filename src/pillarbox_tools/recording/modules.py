@@ -18,7 +18,7 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """The source text of a Python module."""
 
     text: str | None
@@ -43,9 +43,9 @@ def may_be_users(name: str) -> bool:
     return top not in _OURS and top not in sys.stdlib_module_names
 
 
-def sources_here() -> dict[str, Source]:
+def sources_here() -> dict[str, ModuleSource]:
     """Return the sources of user modules that this process has imported or may import, by name."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, ModuleSource] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
     imported = set(_imports_of(_text_of(main), "", False))
@@ -72,7 +72,7 @@ def find_module(name: str) -> ModuleSpec | None:
 _find_once = cache(find_module)
 
 
-def _source_of(name: str, spec: Any) -> Source:
+def _source_of(name: str, spec: Any) -> ModuleSource:
     text = None
     if spec.loader is None or spec.origin is None:
         text = ""
@@ -80,7 +80,7 @@ def _source_of(name: str, spec: Any) -> Source:
         text = spec.loader.get_source(name)
     if text is None and str(spec.origin).endswith(".py"):
         text = _text_of(spec.origin)
-    return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
+    return ModuleSource(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
 
 
 def _text_of(path: str) -> str | None:

@@ -24,16 +24,16 @@ from pillarbox._operators.calls.journal import read_entries
 from pillarbox._reports.failure import Failure, message_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError, copied_checkpoint
+from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, CheckpointCopyError, copied_checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.homes.broadcasts import use_values, values_of
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram, programs_of, shipped
 from pillarbox._runtime.spark.session.session import check_classic
 from pillarbox._runtime.spark.session.session_settings import alone, session_settings
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
-from pillarbox_tools.recording.recorded import Receiver, RecordedTask
+from pillarbox_tools.recording.recorded import RecordedTask, RecordedTaskReceiver
 from pillarbox_tools.recording.recording import Answers, RecordingMetadata, input_of, portions_in, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
@@ -67,7 +67,7 @@ def record(
         raise ProgramError(
             f"record() takes the writer of a program, such as to_dataframe(...).writeStream, not {shorten(writer)}"
         )
-    start = Start(writer, "start", **options)
+    start = WriterStart(writer, "start", **options)
     spark = start.spark
     check_classic(spark, "record() needs a classic session: under Spark Connect, tasks cannot reach the driver")
     if start.checkpoint is None:
@@ -92,7 +92,7 @@ def record(
             break
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            if not isinstance(error, RemovedError) or epoch is not None or tries == 1:
+            if not isinstance(error, CheckpointCopyError) or epoch is not None or tries == 1:
                 raise
     return directory
 
@@ -107,7 +107,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     return epoch <= notes.last_committed
 
 
-def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
+def _check_calls(planned: Sequence[RegisteredProgram], target: Target, *, allow_calls: bool) -> None:
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = program.summary.plan
@@ -124,7 +124,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
 
 
 def _record(
-    start: Start,
+    start: WriterStart,
     copy: CheckpointCopy,
     target: Target,
     folder: Path,
@@ -138,7 +138,7 @@ def _record(
     files = CheckpointState(spark, checkpoint, target.epoch, copy.path) if is_committed else None
     clocks = {} if files is None else _clocks(files, target)
     after = None if files is None or target.vertex.level == 0 else _state_after(files, target)
-    receiver = Receiver(host, input_of(folder), limit, clocks)
+    receiver = RecordedTaskReceiver(host, input_of(folder), limit, clocks)
     task = RecordedTask(
         target.program.id,
         target.vertex.number,
@@ -202,7 +202,9 @@ def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[di
     return answers, doubts
 
 
-def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
+def _run_again(
+    start: WriterStart, copy: str, task: RecordedTask, receiver: RecordedTaskReceiver, timeout: float
+) -> None:
     deadline = time.monotonic() + timeout
     again = start.again(copy, f"pillarbox recording {uuid.uuid4().hex[:8]}")
     # This prevents snapshots, which Spark's state maintenance would write into the copy.
@@ -227,7 +229,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         query.stop()
 
 
-def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
+def _not_again(start: WriterStart, failure: Exception) -> CheckpointMismatchError:
     text = str(failure)
     noted = Failure.of_text(text)
     why = message_of(text) if noted is None else noted.message

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError
 from pillarbox._state.chunks.chunk import large_values
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
@@ -101,7 +101,7 @@ def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
             yield from ((large, value) for large in large_values(payload) if (value := store.get(large)) is not None)
 
 
-class Receiver:
+class RecordedTaskReceiver:
     """A server that receives a recorded task from workers. Uses a thread, plus one per connected worker.
 
     Args:
@@ -161,7 +161,7 @@ class Receiver:
                 return
             worker.set_timeout(None)
             self._take(worker, first)
-        except LostError:
+        except ChannelLostError:
             worker.close()
         except Exception as error:
             self.error = error

@@ -30,7 +30,7 @@ from pillarbox._json import json_of, read
 from pillarbox._operators.calls.journal import Entry
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox_tools.recording.modules import Source, sources_here, versions_here
+from pillarbox_tools.recording.modules import ModuleSource, sources_here, versions_here
 
 FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
@@ -93,10 +93,10 @@ class Recording:
     broadcasts: dict[int, bytes]
     answers: dict[str, Answers]
 
-    def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
+    def modules(self) -> tuple[dict[str, ModuleSource], dict[str, str]]:
         with _damage_of(self.folder):
             document = json.loads((self.folder / _SOURCES).read_text())
-            return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
+            return {name: ModuleSource(*fields) for name, fields in document["sources"].items()}, document["versions"]
 
 
 def portions_in(folder: Path) -> Iterator[Any]:

@@ -15,13 +15,13 @@ from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram, vertex_with
 from pillarbox._runtime.spark.reading.key_life import key_in_state
 from pillarbox._runtime.spark.reading.key_text import possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
-from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotEpoch, vertex_id
 from pillarbox_tools.watching.history import read_history
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 class Target(NamedTuple):
     """A task of an epoch."""
 
-    program: PlannedProgram
+    program: RegisteredProgram
     vertex: PlanVertex
     subtask: int
     epoch: int
     failure: Failure | None
-    epoch_run: EpochReport | None
+    epoch_run: SnapshotEpoch | None
 
     @property
     def _plan(self) -> Plan:
@@ -81,7 +81,7 @@ def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid
 def find_target(
     spark: SparkSession,
     checkpoint: str,
-    planned: Sequence[PlannedProgram],
+    planned: Sequence[RegisteredProgram],
     epoch: int,
     uid: str | None,
     subtask: int | None,
@@ -118,7 +118,7 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
     return newest if uid is None or newest.uid == uid else None
 
 
-def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
+def _subtask_of(spark: SparkSession, checkpoint: str, program: RegisteredProgram, uid: str, text: str) -> int:
     layout = program.summary.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:

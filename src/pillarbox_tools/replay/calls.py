@@ -39,7 +39,7 @@ class RefusedCallError(BaseException):
     """Raised if a task tries to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
-class Refused:
+class RefusedCalls:
     """Makes calls to services raise RefusedCallError, in this thread and in threads that start later."""
 
     def __init__(self, uid: str) -> None:
@@ -125,7 +125,7 @@ def _caller(frame: FrameType, uid: str) -> str:
 
 
 # The last item is in force.
-_refusing: list[Refused] = []
+_refusing: list[RefusedCalls] = []
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -139,16 +139,16 @@ def _install_hook() -> None:
 
 
 @contextmanager
-def refused_calls(uid: str) -> Iterator[Refused]:
+def refused_calls(uid: str) -> Iterator[RefusedCalls]:
     _install_hook()
-    _refusing.append(Refused(uid))
+    _refusing.append(RefusedCalls(uid))
     try:
         yield _refusing[-1]
     finally:
         _refusing.pop()
 
 
-class UnansweredOperator(StreamOperator):
+class UnansweredCallOperator(StreamOperator):
     """Replaces an operator that calls a service. Stops the replay at the first request."""
 
     def process_records(self, records: Records) -> None:
@@ -181,7 +181,7 @@ def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls:
             make: Callable[..., StreamOperator] = factory.make
             node.factory = replace(factory, make=partial(make, options=replace(options, replayed=calls)))
         elif factory.wakes_up and not allow_calls:
-            node.factory = replace(factory, make=UnansweredOperator, wakes_up=False)
+            node.factory = replace(factory, make=UnansweredCallOperator, wakes_up=False)
 
 
 def _refuse_call(uid: str, call: str) -> NoReturn:
@@ -189,4 +189,4 @@ def _refuse_call(uid: str, call: str) -> NoReturn:
 
 
 def _refuse(uid: str, why: str) -> NoReturn:
-    (_refusing or [Refused(uid)])[-1].refuse(f"operator {uid!r} {why}")
+    (_refusing or [RefusedCalls(uid)])[-1].refuse(f"operator {uid!r} {why}")

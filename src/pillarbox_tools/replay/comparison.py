@@ -24,7 +24,7 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox_tools.recording.recording import Recording, pickles_in
 from pillarbox_tools.replay.nondeterminism import fixed_inputs
-from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
+from pillarbox_tools.replay.rerun import Rerun, RerunOutcome, run_once
 from pillarbox_tools.replay.states import compare_logs, different_entries
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of, without_addresses
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
@@ -33,7 +33,7 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True)
-class Step:
+class ComparisonStep:
     """One program's result for a record, as text: the output, the key's final state, and the error, if any."""
 
     output: list[str]
@@ -54,8 +54,8 @@ class FirstDifference:
     record: str | None
     key: str | None
     before: dict[str, str]
-    then: Step
-    now: Step
+    then: ComparisonStep
+    now: ComparisonStep
     parts: list[str] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ _NO_ERROR = _Event(None, "")
 class _FullRun(NamedTuple):
     outputs: Counter[bytes]
     texts: dict[bytes, str]
-    outcome: Outcome
+    outcome: RerunOutcome
     error: _Event
 
 
@@ -187,7 +187,7 @@ class _StepTrace(NamedTuple):
     record: str | None
     key: str | None
     before: dict[str, str]
-    step: Step
+    step: ComparisonStep
     sent: list[Any]
     states: dict[bytes, tuple[str, Any]]
     error: Any
@@ -219,7 +219,7 @@ class _ComparedProgram(NamedTuple):
     modules: Callable[[], AbstractContextManager[None]]
     allow_calls: bool
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event]:
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[RerunOutcome, _Event]:
         outcome = run_once(self.recording, self.make, run, allow_calls=self.allow_calls)
         if outcome.unanswered is not None:
             return outcome, _Event("call", outcome.unanswered)
@@ -278,7 +278,7 @@ class _StepRun:
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
         shown = {label: shorten(value, _SHOWN) for label, value in states.values()}
-        step = Step(sorted(output.text for output in outputs), shown, error.text or None)
+        step = ComparisonStep(sorted(output.text for output in outputs), shown, error.text or None)
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
         sent_trees = [output.tree for output in outputs]

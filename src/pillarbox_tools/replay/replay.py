@@ -11,7 +11,7 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import causes_of, shorten
-from pillarbox._reports.failure import Attempt, Failure
+from pillarbox._reports.failure import FailedAttempt, Failure
 from pillarbox._runtime.failures import located
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.stream_task import StreamTask
@@ -20,7 +20,7 @@ from pillarbox_tools.recording.recording import Recording
 from pillarbox_tools.replay.debugger import Debugger, look_back
 from pillarbox_tools.replay.nondeterminism import fixed_inputs, nondeterministic_calls
 from pillarbox_tools.replay.rerun import Rerun, run_once
-from pillarbox_tools.replay.states import Difference, compare_logs
+from pillarbox_tools.replay.states import StateDifference, compare_logs
 from pillarbox_tools.replay.values import without_addresses
 
 
@@ -41,7 +41,7 @@ class Replay:
     failure: Failure | None = None
     error: str | None = None
     differs: list[str] = field(default_factory=list)
-    state: list[Difference] | None = None
+    state: list[StateDifference] | None = None
     reasons: list[str] = field(default_factory=list)
     stopped: bool = False
     unanswered: str | None = None
@@ -114,7 +114,7 @@ def _run(
             look_back(failure)
         if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
             result.reasons.append("a module is missing: add its folder to PYTHONPATH")
-        result.failure = Failure.of(failure, facts.subtask, Attempt(facts.number, facts.epoch, None))
+        result.failure = Failure.of(failure, facts.subtask, FailedAttempt(facts.number, facts.epoch, None))
 
     make = partial(Rerun, recording, clock=clock, allow_calls=allow_calls)
     outcome = run_once(recording, make, run, allow_calls=allow_calls, on_error=on_error)

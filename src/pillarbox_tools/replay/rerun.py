@@ -19,7 +19,7 @@ from pillarbox._elements import (
 )
 from pillarbox._errors import ConfigurationError, OperatorError, describe
 from pillarbox._graph.layout import Layout, lay_out
-from pillarbox._operators.budgets.ledger import BudgetScope
+from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.shipping import ShippedVertex
@@ -65,7 +65,7 @@ class Rerun:
         replay_calls(self.vertex, recording.answers, allow_calls=allow_calls)
         self._edges = _edges(recording, recorded, self.vertex)
         self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
-        self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
+        self.vertex.budget_scope, self.vertex.shared = LedgerScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
         self.store.chunks = dict(recording.state)
         log = ClockLog() if clock is not None or facts.clock is None else ClockLog.of_text(facts.clock)
@@ -109,7 +109,7 @@ class Rerun:
 
 
 @dataclass
-class Outcome:
+class RerunOutcome:
     """The outcome of a run."""
 
     rerun: Rerun | None = None
@@ -124,9 +124,9 @@ def run_once(
     *,
     allow_calls: bool,
     on_error: Callable[[Exception], None] = lambda error: None,
-) -> Outcome:
+) -> RerunOutcome:
     """Create a task with ``make``, run it, and cancel it. Errors in ``make`` propagate."""
-    outcome = Outcome()
+    outcome = RerunOutcome()
     with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
         try:
             outcome.rerun = make()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Difference:
+class StateDifference:
     """An entry (a key's state) that differs between two states of a subtask.
 
     Attributes:
@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
     value: Any
 
 
-def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
+def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[StateDifference]:
     differing = different_entries(_entries(then, subtask), _entries(now, subtask), lambda entry: tree_of(entry.value))
     differences = [_difference(*pair) for pair in differing]
     return sorted(differences, key=lambda difference: (difference.owner, difference.state))
@@ -74,12 +74,12 @@ def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
     return entries
 
 
-def _difference(recorded: _Entry | None, replayed: _Entry | None, difference: ValueDifference) -> Difference:
+def _difference(recorded: _Entry | None, replayed: _Entry | None, difference: ValueDifference) -> StateDifference:
     entry = recorded or replayed
     assert entry is not None, "one of the logs has it"
     path, before, after = difference
     part = f"{path} was {shown(before)}, and is now {shown(after)}" if path else ""
-    return Difference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)
+    return StateDifference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)
 
 
 def _shown(entry: _Entry | None) -> str | None:

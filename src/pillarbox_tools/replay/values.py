@@ -23,7 +23,7 @@ ValueDifference = tuple[str, Any, Any]
 MISSING = ("missing",)
 
 
-class Tree(NamedTuple):
+class ValueTree(NamedTuple):
     """A composite value.
 
     Attributes:
@@ -40,7 +40,7 @@ def tree_of(value: Any) -> Any:
         return _tree_of(value)
     except RecursionError:
         try:
-            return Tree(("pickle", type(value).__qualname__), (("", pickled(value)),))
+            return ValueTree(("pickle", type(value).__qualname__), (("", pickled(value)),))
         except Exception:
             return _of_text(value)
 
@@ -50,20 +50,20 @@ def _tree_of(value: Any) -> Any:
     if kind in _ATOMS:
         return value
     if kind is list or kind is tuple:
-        return Tree(kind.__name__, _numbered(value))
+        return ValueTree(kind.__name__, _numbered(value))
     if kind is dict:
         return _of_pairs("dict", value.items())
     if kind is set or kind is frozenset:
         parts = sorted(map(_tree_of, value), key=digest)
-        return Tree((kind.__name__, *map(digest, parts)), tuple((f"{{{shown(part)}}}", part) for part in parts))
+        return ValueTree((kind.__name__, *map(digest, parts)), tuple((f"{{{shown(part)}}}", part) for part in parts))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         name = "Row" if isinstance(value, Row) else f"{kind.__module__}.{kind.__qualname__}"
         fields = tuple((f".{field}", _tree_of(part)) for field, part in zip(value._fields, value))
-        return Tree((name, *value._fields), fields)
+        return ValueTree((name, *value._fields), fields)
     if isinstance(value, Opaque):
         return _of_steps(value)
     if isinstance(value, type) and issubclass(value, Opaque):
-        return Tree(("name", *value.where))
+        return ValueTree(("name", *value.where))
     return _of_object(value)
 
 
@@ -71,13 +71,13 @@ def _numbered(values: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((f"[{index}]", _tree_of(value)) for index, value in enumerate(values))
 
 
-def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
+def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> ValueTree:
     entries = [(digest(_tree_of(key)), (f"[{shorten(key, 40)}]", _tree_of(value))) for key, value in pairs]
     entries.sort(key=lambda entry: entry[0])
-    return Tree((kind, tuple(key for key, _ in entries)), tuple(part for _, part in entries))
+    return ValueTree((kind, tuple(key for key, _ in entries)), tuple(part for _, part in entries))
 
 
-def _of_steps(value: Opaque) -> Tree:
+def _of_steps(value: Opaque) -> ValueTree:
     arguments = value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)
     return _of_parts(type(value).where, arguments, value._state, value._items, value._pairs)
 
@@ -88,7 +88,7 @@ def _of_parts(
     state: Any,
     items: Iterable[Any],
     pairs: Iterable[tuple[Any, Any]],
-) -> Tree:
+) -> ValueTree:
     parts: list[tuple[str, Any]] = []
     for slots in state if type(state) is tuple else (state,):
         if isinstance(slots, dict) and all(type(name) is str for name in slots):
@@ -97,7 +97,7 @@ def _of_parts(
             parts.append(("", _tree_of(slots)))
     parts.sort(key=lambda part: (part[0], digest(part[1])))
     parts += (*_numbered(arguments), *_numbered(items), *_of_pairs("pairs", pairs).parts)
-    return Tree(("object", *where, *(label for label, _ in parts)), tuple(parts))
+    return ValueTree(("object", *where, *(label for label, _ in parts)), tuple(parts))
 
 
 def _of_object(value: Any) -> Any:
@@ -110,10 +110,10 @@ def _of_object(value: Any) -> Any:
     # Objects of subclasses of these types are opaque.
     if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
         return _tree_of(read)
-    return Tree((kind.__module__, kind.__qualname__), (("", repr(read)),))
+    return ValueTree((kind.__module__, kind.__qualname__), (("", repr(read)),))
 
 
-def _of_local_class(value: Any) -> Tree:
+def _of_local_class(value: Any) -> ValueTree:
     """Return the tree of an object whose class cannot be imported, such as a class in a function."""
     kind = type(value)
     try:
@@ -124,8 +124,8 @@ def _of_local_class(value: Any) -> Tree:
     return _of_parts((kind.__module__, kind.__qualname__), own, state, items or (), pairs or ())
 
 
-def _of_text(value: Any) -> Tree:
-    return Tree(("text", type(value).__qualname__), (("", without_addresses(shorten(value, 10_000))),))
+def _of_text(value: Any) -> ValueTree:
+    return ValueTree(("text", type(value).__qualname__), (("", without_addresses(shorten(value, 10_000))),))
 
 
 def digest(tree: Any) -> bytes:
@@ -135,7 +135,7 @@ def digest(tree: Any) -> bytes:
 
 
 def _plain(tree: Any) -> Any:
-    if isinstance(tree, Tree):
+    if isinstance(tree, ValueTree):
         return ("tree", _plain(tree.kind), tuple(_plain(part) for _, part in tree.parts))
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
@@ -143,7 +143,7 @@ def _plain(tree: Any) -> Any:
 def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference | None:
     if digest(left) == digest(right):
         return None
-    if isinstance(left, Tree) and isinstance(right, Tree):
+    if isinstance(left, ValueTree) and isinstance(right, ValueTree):
         pairs: Iterable[tuple[str, Any, Any]] = ()
         if left.kind == right.kind and len(left.parts) == len(right.parts):
             pairs = ((label, had, has) for (label, had), (_, has) in zip(left.parts, right.parts))
@@ -164,7 +164,7 @@ def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference |
     return path, left, right
 
 
-def _name(tree: Tree) -> Any:
+def _name(tree: ValueTree) -> Any:
     return tree.kind[0] if type(tree.kind) is tuple else tree.kind
 
 
@@ -176,7 +176,7 @@ def without_addresses(text: str) -> str:
 def shown(tree: Any, limit: int = _SHOWN) -> str:
     if tree is MISSING:
         return "missing"
-    if not isinstance(tree, Tree):
+    if not isinstance(tree, ValueTree):
         return shorten(tree, limit)
     name = tree.kind[2] if _name(tree) in ("object", "name") else _name(tree)
     parts = ", ".join(f"{label} {shown(part, 30)}" for label, part in tree.parts[:10])

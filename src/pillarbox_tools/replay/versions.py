@@ -17,7 +17,7 @@ from pillarbox._errors import ConfigurationError
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._task.vertex import Vertex
 from pillarbox_tools.recording.modules import (
-    Source,
+    ModuleSource,
     find_module,
     is_installed,
     is_users,
@@ -28,7 +28,7 @@ from pillarbox_tools.recording.recording import Recording
 
 
 class _Loader(ExecutionLoader):
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModuleSource) -> None:
         self._source = source
 
     def get_source(self, fullname: str) -> str | None:
@@ -41,14 +41,14 @@ class _Loader(ExecutionLoader):
         return self._source.is_package
 
 
-class RecordedModules(MetaPathFinder):
+class VersionModules(MetaPathFinder):
     """Finds user modules only in a recording.
 
     Attributes:
         missing: the first imported user module that is not in the recording, or None.
     """
 
-    def __init__(self, sources: dict[str, Source]) -> None:
+    def __init__(self, sources: dict[str, ModuleSource]) -> None:
         self._sources = sources
         self.missing: str | None = None
 
@@ -71,7 +71,7 @@ class RecordedModules(MetaPathFinder):
 def recorded_modules(recording: Recording) -> Iterator[None]:
     """Use the recorded user modules within the block. Raises if the recording lacks a module of the program."""
     sources, _ = recording.modules()
-    finder = RecordedModules(sources)
+    finder = VersionModules(sources)
     before = _take_modules()
     sys.meta_path.insert(0, finder)
     try:

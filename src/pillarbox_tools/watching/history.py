@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.held_watermarks import lowest_tasks
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochReport, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, Snapshot, SnapshotEpoch, SnapshotRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
 
-def _condensed(epoch: EpochReport) -> EpochReport:
+def _condensed(epoch: SnapshotEpoch) -> SnapshotEpoch:
     """Drop task reports that the doctor does not need, but keep the sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
@@ -144,6 +144,6 @@ def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
     return replace(snapshot, earlier=runs)
 
 
-def _over(snapshot: Snapshot) -> Run:
+def _over(snapshot: Snapshot) -> SnapshotRun:
     run = snapshot.run
     return run if run.ended is not None else replace(run, status="lost", ended=snapshot.at)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox._runtime.spark.session.packages import packages_here
-from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.doctor.finding import machine_snapshot
 from pillarbox_tools.model.snapshot import Snapshot
 
 if TYPE_CHECKING:

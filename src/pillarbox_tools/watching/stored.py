@@ -13,8 +13,8 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
 from pillarbox_tools.model.condition import last_report_at
-from pillarbox_tools.model.query_model import ShownQuery, now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.query_model import StaticQueryModel, now_ms
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 from pillarbox_tools.watching.history import read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FRESH = 15.0
 
 
-class CheckpointQuery(ShownQuery):
+class StoredQuery(StaticQueryModel):
     """A checkpoint's query, which runs elsewhere or has stopped. Thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -62,7 +62,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
             snapshot = replace(snapshot, heartbeat=beat)
         return replace(snapshot, missing=[*snapshot.missing, *_what_is_old(snapshot, now)])
     described = notes.newest()
-    run = Run(id="", began=0, status="unknown")
+    run = SnapshotRun(id="", began=0, status="unknown")
     missing = [
         "No history: the query was not started with pillarbox.start(), or its driver died while it started.",
         *([] if described else ["The checkpoint has no description of its program either."]),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan
-from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, warn_of_findings
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 from pillarbox_tools.watching.history import HistoryWriter, read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class WatchedQuery(QueryModel):
         self._unread = ""
         self._reading = threading.Lock()
         configuration = started.configuration or configuration_of(self._spark)
-        run = Run(str(query.runId), now_ms(), settings=configuration.settings, versions=configuration.versions)
+        run = SnapshotRun(str(query.runId), now_ms(), settings=configuration.settings, versions=configuration.versions)
         plan, checkpoint = plan_in(started.programs, started.layouts), started.checkpoint or ""
         super().__init__(Snapshot(str(query.id), query.name or "", checkpoint, 0, True, plan, run))
         self.metrics = QueryMetrics(self)
@@ -89,14 +89,14 @@ class WatchedQuery(QueryModel):
         return key_life(self._spark, self._snapshot.checkpoint, uid, key)
 
 
-def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
+def plan_in(programs: Sequence[RegisteredProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
     plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None
     return Plan([vertex for plan in plans for vertex in plan.vertices], [edge for plan in plans for edge in plan.edges])
 
 
-def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
+def _plan_with(program: RegisteredProgram, layout: Layout | None) -> Plan | None:
     facts = program.summary
     if facts.plan is None or layout is None:
         return facts.plan

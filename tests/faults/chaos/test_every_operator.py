@@ -16,7 +16,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
 from pillarbox._runtime.spark import runtime
 from pillarbox.testing._tws_tester import _TestedOperator
-from pillarbox_tools.replay.calls import UnansweredOperator
+from pillarbox_tools.replay.calls import UnansweredCallOperator
 from tests.faults.parts import columns
 from tests.faults.parts.part import streams_of
 from tests.faults.programs import job, limited_job, second_job
@@ -31,7 +31,7 @@ NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
     **{operator: OTHERS[operator] for operator in (*SPARK_PROGRAMS, _TestedOperator)},
     **dict.fromkeys(ONE_RUNNER, "has the loop, the elements and the snapshots of AsyncKeyedOperator, which is"),
     PrintOperator: "writes to the output of a worker, where nothing can be compared",
-    UnansweredOperator: "is in no query: it stops a replay at a call",
+    UnansweredCallOperator: "is in no query: it stops a replay at a call",
 }
 
 

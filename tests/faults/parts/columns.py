@@ -30,7 +30,7 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox._time.timestamps import to_timestamp
+from pillarbox._time.timestamp_assigner import to_timestamp
 from tests.faults.parts.joins import LATE_LEFT, LATE_RIGHT, JoinModel, is_left, is_right
 from tests.faults.parts.part import BEGINNING, Joined, Model, OutputRow, Part
 from tests.faults.parts.windows import GAP, LATENESS, SIZE, SLIDE, TUMBLING, WindowsModel, id_of

@@ -313,7 +313,7 @@ def test_workers_that_are_busy_again_have_their_time_again():
     set_up: Any = workers.RequestWorkers.__new__(workers.RequestWorkers)
     timers: list[MagicMock] = []
     set_up._closing, set_up._paralysed, set_up._giving_up = False, {}, None
-    set_up._call_slots, set_up._active = workers.CallSlots(1), set()
+    set_up._call_slots, set_up._active = workers.WorkerSlots(1), set()
     set_up._call_slots.take(set_up)
     set_up._active.add("the worker that has the place")
     set_up._stuck = dict.fromkeys(range(workers.most_stuck(1)))

@@ -17,8 +17,8 @@ from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.budgets.budget import Limits
-from pillarbox._operators.budgets.ledger import BudgetScope
+from pillarbox._operators.budgets.budget import BudgetLimits
+from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
@@ -190,8 +190,8 @@ def test_the_first_waiting_request_gets_the_next_slot():
         assert not shared_slots(first).line
 
 
-def shared_slots(harness: Any) -> workers.CallSlots:
-    call_slots: workers.CallSlots = harness.operator.in_flight.host._lease.resource.call_slots
+def shared_slots(harness: Any) -> workers.WorkerSlots:
+    call_slots: workers.WorkerSlots = harness.operator.in_flight.host._lease.resource.call_slots
     return call_slots
 
 
@@ -282,10 +282,10 @@ def test_a_limit_is_that_of_all_in_a_partition():
 def test_without_a_ledger_the_tasks_that_run_at_the_same_time_have_equal_shares(parallelism, partitions, rate):
     """Tasks under Spark Connect have no ledger."""
     options = AsyncOptions("map_async", job_rate_limit=100)
-    scope = BudgetScope(None, partitions)
+    scope = LedgerScope(None, partitions)
     turns = Turns(None, options.shared_budgets, scope, "ask", scope.tasks(parallelism, 4))
     (gate,) = turns._gates
-    assert gate._limits == Limits("\0ask", rate)
+    assert gate._limits == BudgetLimits("\0ask", rate)
 
 
 @pytest.mark.parametrize("stay", [True, False])

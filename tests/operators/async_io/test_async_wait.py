@@ -27,12 +27,12 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._operators.async_io.api.function import CombiningFunction
+from pillarbox._operators.async_io.api.function import AsyncCombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.async_io.loop import event_loop, workers
 from pillarbox._operators.async_io.loop.event_loop import EventLoopThread
-from pillarbox._operators.async_io.loop.workers import CallSlots, RequestWorkers
+from pillarbox._operators.async_io.loop.workers import RequestWorkers, WorkerSlots
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
@@ -427,7 +427,7 @@ def test_none_is_a_key_like_any_other():
 
 
 def test_results_are_kept_apart_from_their_records():
-    class Joined(CombiningFunction):
+    class Joined(AsyncCombiningFunction):
         asked = 0
 
         async def __call__(self, value):
@@ -645,7 +645,7 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         thread,
         ask,
         batched=False,
-        call_slots=CallSlots(40),
+        call_slots=WorkerSlots(40),
         retry=None,
         turns=None,
         clock=lambda: 0,

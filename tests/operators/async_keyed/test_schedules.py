@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from pillarbox._operators.async_keyed.element import Element, Visit
+from pillarbox._operators.async_keyed.element import AsyncElement, DueTimersElement
 from pillarbox._operators.async_keyed.runner import ElementRunner
 from pillarbox._operators.calls.caller import Caller
-from pillarbox._operators.calls.records import ElementCalls
+from pillarbox._operators.calls.records import ElementCallRecords
 from pillarbox._state.heap import undo
 from pillarbox._state.heap.backend import OneThread
 from tests.operators.async_keyed.schedules import differences
@@ -48,9 +48,9 @@ def test_a_million_records_of_many_keys_equal_the_sequential_model() -> None:
 def a_failed_timer_is_put_back() -> Any:
     write_letter = ElementRunner._write_letter
 
-    def mutant(self: ElementRunner, element: Element, error: BaseException) -> None:
+    def mutant(self: ElementRunner, element: AsyncElement, error: BaseException) -> None:
         write_letter(self, element, error)
-        if isinstance(element, Visit) and element.fired is not None and element.fired[2] != mutant_last[0]:
+        if isinstance(element, DueTimersElement) and element.fired is not None and element.fired[2] != mutant_last[0]:
             mutant_last[0] = element.fired[2]
             undo.put_back_timer(*element.fired)
 
@@ -59,7 +59,7 @@ def a_failed_timer_is_put_back() -> Any:
 
 
 def timers_of_a_key_share_notes() -> Any:
-    def mutant(self: ElementRunner, element: Element) -> None:
+    def mutant(self: ElementRunner, element: AsyncElement) -> None:
         element.keep_results()
 
     return patch.object(ElementRunner, "_keep", mutant)
@@ -86,7 +86,7 @@ def a_thread_may_change_state() -> Any:
 
 
 def snapshots_lack_records() -> Any:
-    return patch.object(ElementCalls, "snapshot", lambda self: (self.identity, []))
+    return patch.object(ElementCallRecords, "snapshot", lambda self: (self.identity, []))
 
 
 def snapshots_lack_the_numbers_of_equal_elements() -> Any:
@@ -97,13 +97,13 @@ def snapshots_lack_the_numbers_of_equal_elements() -> Any:
 
 
 def a_carried_element_forgets_its_epoch() -> Any:
-    return patch.object(Element, "arrival", property(lambda self: None, lambda self, epoch: None))
+    return patch.object(AsyncElement, "arrival", property(lambda self: None, lambda self, epoch: None))
 
 
 def timers_of_a_visit_share_their_records() -> Any:
     calls = "_calls_of_visit"
     return patch.object(
-        Visit,
+        DueTimersElement,
         "calls",
         property(lambda self: vars(self).get(calls), lambda self, value: value and vars(self).update({calls: value})),
         create=True,

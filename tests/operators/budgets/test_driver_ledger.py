@@ -12,12 +12,12 @@ import pytest
 from pillarbox import Budget, ProgramError
 from pillarbox._errors import OperatorError
 from pillarbox._operators.budgets import driver_ledger
-from pillarbox._operators.budgets.account import LATE, Period, Refused, Report
-from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.account import LATE, AccountPeriod, AccountRefusal, AccountReport
+from pillarbox._operators.budgets.budget import BudgetLimits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger, _Offset
 from pillarbox._operators.budgets.gate import BudgetGate
-from pillarbox._operators.budgets.ledger import LedgerConnection, Slot
-from pillarbox._operators.budgets.wire import Connection
+from pillarbox._operators.budgets.ledger import LedgerConnection, LedgerSlot
+from pillarbox._operators.budgets.wire import BudgetConnection
 from pillarbox._runtime.spark.budgets.server import BudgetServer
 
 FAST = Budget("fast", requests=1_000)
@@ -36,7 +36,7 @@ def test_all_ends_together_book_at_most_the_rate(server):
         times: list[float] = []
         while len(times) < count:
             slots = await end.book(FAST.limits, [1.0] * 30)
-            assert not isinstance(slots, Refused)
+            assert not isinstance(slots, AccountRefusal)
             assert all(slot.end - slot.begin <= LATE for slot in slots)
             times += [slot.at for slot in slots]
         end.close()
@@ -59,14 +59,14 @@ def test_requests_waiting_for_a_budget_are_told_of_its_end(server):
         end = ledger.open()
         slots = await end.book(budget.limits, [1.0] * 5)
         refused = await end.book(budget.limits, [1.0])
-        end.report(budget.limits, Report(-1.0))
+        end.report(budget.limits, AccountReport(-1.0))
         again = await end.book(budget.limits, [1.0])
         end.close()
         return slots, refused, again
 
     slots, refused, again = asyncio.run(run())
     assert len(slots) == 3
-    assert isinstance(refused, Refused) and "the ceiling of 3 units is reached" in refused.why
+    assert isinstance(refused, AccountRefusal) and "the ceiling of 3 units is reached" in refused.why
     assert len(again) == 1
 
 
@@ -80,7 +80,7 @@ def test_a_stop_reaches_the_slots_of_all_processes(server):
         ends[1].on_void(budget.limits, void.set)
         for end in ends:
             await end.book(budget.limits, [1.0])
-        ends[0].report(budget.limits, Report(stop=30.0))
+        ends[0].report(budget.limits, AccountReport(stop=30.0))
         await void.wait()
         for end in ends:
             end.close()
@@ -101,7 +101,7 @@ def test_nobody_without_the_token_books(server, monkeypatch):
         asyncio.run(book(replace(ledger, token=b"x" * 32)))
 
     async def forge() -> bytes:
-        connection = await Connection.to_driver("127.0.0.1", ledger.port, ledger.token)
+        connection = await BudgetConnection.to_driver("127.0.0.1", ledger.port, ledger.token)
         connection._keys.reverse()
         connection.send("book", 1, "fast", [1.0])
         return await connection._reader.read()
@@ -110,7 +110,7 @@ def test_nobody_without_the_token_books(server, monkeypatch):
 
 
 def test_one_name_has_one_budget_in_a_driver(server):
-    five, six = Limits("model", 5.0), Limits("model", 6.0)
+    five, six = BudgetLimits("model", 5.0), BudgetLimits("model", 6.0)
     first = server.register("first", [five])
     server.register("first once more", [six])  # unused after a change in a notebook cell
 
@@ -126,10 +126,10 @@ def test_one_name_has_one_budget_in_a_driver(server):
 
 
 def test_own_limits_of_operators_are_apart(server):
-    ledgers = [server.register(f"own {number}", [Limits("", 0.001).of_operator("ask")]) for number in range(2)]
+    ledgers = [server.register(f"own {number}", [BudgetLimits("", 0.001).of_operator("ask")]) for number in range(2)]
 
     async def run() -> list[Any]:
-        limits = Limits("", 0.001).of_operator("ask")
+        limits = BudgetLimits("", 0.001).of_operator("ask")
         ends = [ledger.open() for ledger in ledgers]
         slots = await asyncio.gather(*(end.book(limits, [1.0]) for end in ends))
         for end in ends:
@@ -143,21 +143,21 @@ def test_a_ceiling_is_written_before_it_is_spent(server):
     budget = Budget("written", ceiling=(100, "1 day"))
     ledger = server.register("written", [budget.limits])
     now = int(time.time() * 1000)
-    written: list[Period] = []
+    written: list[AccountPeriod] = []
     assert server.ceilings("written") == ["written"]
 
-    def write(name: str, period: Period) -> bool:
+    def write(name: str, period: AccountPeriod) -> bool:
         written.append(period)
         return True
 
-    server.resume("written", [Period(now - 5, 40.0, now)], write)
+    server.resume("written", [AccountPeriod(now - 5, 40.0, now)], write)
 
     async def run() -> None:
         end = ledger.open()
         spent = 40
         while spent < 100:
             slots = await end.book(budget.limits, [1.0] * 7)
-            assert not isinstance(slots, Refused)
+            assert not isinstance(slots, AccountRefusal)
             spent += len(slots)
             assert written[-1].spent >= spent
         end.close()
@@ -173,7 +173,7 @@ def test_a_query_that_has_ended_is_written_no_more_and_holds_nobody_up(server):
     written: list[str] = []
 
     def write_into(name: str, runs: bool) -> Any:
-        def write(budget: str, period: Period) -> bool:
+        def write(budget: str, period: AccountPeriod) -> bool:
             written.append(name)
             return runs
 
@@ -201,7 +201,7 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
     ledger = server.register("unwritten", [budget.limits])
     failed = threading.Event()
 
-    def write(name: str, period: Period) -> bool:
+    def write(name: str, period: AccountPeriod) -> bool:
         if not failed.is_set():
             failed.set()
             raise OSError("the disk is full")
@@ -239,17 +239,17 @@ class LateDriver(LedgerConnection):
     def __init__(self) -> None:
         self.time = 100.0
         self.answers = 0
-        self.reports: list[Report] = []
+        self.reports: list[AccountReport] = []
         self.now = lambda: self.time
 
-    async def book(self, limits: Limits, estimates: Any) -> Any:
+    async def book(self, limits: BudgetLimits, estimates: Any) -> Any:
         self.answers += 1
         begin = self.time
         if self.answers == 1:
             self.time += 30.0
-        return [Slot(begin, begin + LATE, estimate, False, begin) for estimate in estimates]
+        return [LedgerSlot(begin, begin + LATE, estimate, False, begin) for estimate in estimates]
 
-    def report(self, limits: Limits, report: Report) -> None:
+    def report(self, limits: BudgetLimits, report: AccountReport) -> None:
         self.reports.append(report)
 
     async def sleep(self, seconds: float) -> None:
@@ -260,7 +260,7 @@ def test_slots_that_have_passed_let_nobody_begin():
     driver = LateDriver()
     budget = Budget("model", requests=10, units=10, estimate=2)
 
-    async def run() -> Slot:
+    async def run() -> LedgerSlot:
         gate = BudgetGate(budget, budget.limits, driver)
         await gate.wait(lambda: [2, 2, 2])
         slot = gate.take()

@@ -36,8 +36,8 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.columnar.accumulators import Average
-from pillarbox._operators.columnar.partials import AggregateColumns, Partials
+from pillarbox._operators.columnar.accumulators import AverageAccumulator
+from pillarbox._operators.columnar.partials import PartialColumns, Partials
 from pillarbox._operators.columnar.program import columns_of_run
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
@@ -195,7 +195,7 @@ def test_results_that_do_not_fit_are_errors(rows, aggregate, message):
 
 def test_the_mean_of_the_least_decimal_of_64_bits():
     values = [Decimal(-(2**63)), Decimal(5)]
-    mean = Average(spark.DecimalType(19, 0))
+    mean = AverageAccumulator(spark.DecimalType(19, 0))
     parts = mean.elements(pa.array(values, pa.decimal128(19, 0)))
     assert mean.result(pa.array([1, 1]), *parts).to_pylist() == values
 
@@ -391,7 +391,7 @@ def test_the_number_of_different_values_is_about_right(kind):
     types = {"int": spark.LongType(), "text": spark.StringType(), "float": spark.DoubleType()}
     field = spark.StructField("x", types.get(kind, spark.DecimalType(12, 2)))
     key = spark.StructField("key", spark.LongType())
-    columns = AggregateColumns(spark.StructType([key]), spark.StructType([field]), {"u": approx_count_distinct_("x")})
+    columns = PartialColumns(spark.StructType([key]), spark.StructType([field]), {"u": approx_count_distinct_("x")})
     partials = Partials(columns, "test")
     sizes = {0: 3, 1: 1023, 2: 12_000, 3: 20_000}
     edges = [0, *np.cumsum(list(sizes.values())).tolist()]

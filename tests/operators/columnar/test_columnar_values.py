@@ -32,7 +32,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.columnar.partials import ALL, AggregateColumns, Partials
+from pillarbox._operators.columnar.partials import ALL, PartialColumns, Partials
 from pillarbox._rows import row_class
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import resolve_schema
@@ -172,7 +172,7 @@ def test_columns_whose_names_would_be_those_of_a_key():
 def test_intervals_are_added_up_in_microseconds():
     day = spark.DayTimeIntervalType()
     key = spark.StructType().add("k", spark.LongType())
-    columns = AggregateColumns(key, spark.StructType().add("x", day), {"s": sum_("x"), "a": avg_("x")})
+    columns = PartialColumns(key, spark.StructType().add("x", day), {"s": sum_("x"), "a": avg_("x")})
     partials = Partials(columns, "op")
 
     def of(*micros: int | None) -> list[Any]:
@@ -291,7 +291,7 @@ def test_windows_over_all_rows_refuse_wrong_uses():
 def test_an_error_shows_a_key_that_python_has_no_date_for():
     """Spark's dates have a larger range than Python's."""
     day, x = spark.StructType().add("day", spark.DateType()), spark.StructType().add("x", spark.LongType())
-    columns = AggregateColumns(day, x, {"s": sum_("x")})
+    columns = PartialColumns(day, x, {"s": sum_("x")})
     rows = {"day": pa.array([6_600_000] * 2, pa.int32()).cast(pa.date32()), "x": pa.array([2**62] * 2)}
     with pytest.raises(OperatorError, match=r"s=sum_\('x'\) of key '20040-03-09' in the window from 7 "):
         Partials(columns, "op").of_rows(rows, np.zeros(2, np.int64), np.full(2, 7))

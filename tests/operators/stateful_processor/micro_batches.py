@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import MicroBatch, OperatorFactory
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import ProcessorSettings, StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
 from pillarbox._types.row_encoder import RowEncoder
@@ -59,7 +60,7 @@ class MicroBatches:
         make: Any = StatefulProcessorOperator
         if state:
             make = GroupStateOperator
-            declarations = Declarations({STATE: StateVariable("value", (resolve_schema(state),), None)})
+            declarations = HandleDeclarations({STATE: StateVariable("value", (resolve_schema(state),), None)})
         else:
             declarations = declare(program, mode, resolve_schema)
         settings = ProcessorSettings(

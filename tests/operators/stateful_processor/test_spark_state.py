@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable
+from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable
 from pillarbox._operators.stateful_processor.spark_state import SparkStateTable
 from pillarbox._state.savepoint.table import Table
 from pillarbox._types.schema import resolve_schema
@@ -21,7 +21,7 @@ def variable(kind: str, *schemas: str, ttl: int | None = None) -> StateVariable:
 
 
 def slots_by_key(key: str, variables: dict[str, StateVariable], columns: dict[str, pa.Array]) -> dict[Any, Any]:
-    table = SparkStateTable.of("operator", resolve_schema(key), Declarations(variables))
+    table = SparkStateTable.of("operator", resolve_schema(key), HandleDeclarations(variables))
     rows = {}
     for batch in table.encode(pa.RecordBatch.from_pydict(columns)):
         for view, _ in Table(table.operator).views(batch, loads):

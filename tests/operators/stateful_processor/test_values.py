@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkRuntimeError
 
 from pillarbox import ProgramError
-from pillarbox._operators.stateful_processor.values import Codec, row_maker, struct_codec
+from pillarbox._operators.stateful_processor.values import ValueCodec, row_maker, struct_codec
 from pillarbox._types.readable import check_no_collation
 from pillarbox._types.schema import resolve_schema
 from tests.operators.stateful_processor.state_values import CASES
 
 
-def decoded(codec: Codec, stored):
+def decoded(codec: ValueCodec, stored):
     return stored if codec.decode is None else codec.decode(stored)
 
 

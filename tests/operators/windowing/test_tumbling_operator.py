@@ -12,7 +12,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from pillarbox._operators.windowing.api.window_starts import Days
+from pillarbox._operators.windowing.api.window_starts import DayWindowStarts
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from tests.operators.windowing.test_days_of_zones import ZONES, half_hours
@@ -92,7 +92,7 @@ def test_functions_that_want_all_elements_take_the_general_operator():
 @pytest.mark.parametrize("days", [1, 2, 3])
 @pytest.mark.parametrize("offset", [0, 3 * 3_600_000])
 def test_days_of_many_times_are_those_of_each(zone, days, offset):
-    line = Days(zone, offset, "of()")
+    line = DayWindowStarts(zone, offset, "of()")
     # Far apart, too: a date that means "no end".
     times = np.array([*half_hours(zone), 253_370_764_800_000, -DAY * 40_000])
     starts = line.starts(times, days * DAY)
@@ -100,7 +100,7 @@ def test_days_of_many_times_are_those_of_each(zone, days, offset):
 
 
 def test_a_far_date_costs_no_look_at_the_days_before_it():
-    line = Days("Europe/Berlin", 0, "of()")
+    line = DayWindowStarts("Europe/Berlin", 0, "of()")
     line.starts(np.array([1_700_000_000_000, 253_370_764_800_000]), DAY)
     assert line._first.cache_info().misses < 20
 

@@ -40,7 +40,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
-from pillarbox._operators.windowing.api.session_windows import Sessions
+from pillarbox._operators.windowing.api.session_windows import SessionWindows
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
 from tests.operators.windowing.windows import Contents, Number, open_windows
@@ -106,20 +106,20 @@ def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
             super().merge_windows(windows, callback)
 
     asked = []
-    merge = Sessions.merge_windows
+    merge = SessionWindows.merge_windows
 
     def counting(self, windows, callback):
         asked.append(len(windows))
         merge(self, windows, callback)
 
     with open_windows(lambda s: s.window(Own(2)).process(Contents())) as harness:
-        monkeypatch.setattr(Sessions, "merge_windows", counting)
+        monkeypatch.setattr(SessionWindows, "merge_windows", counting)
         push(harness, *(("a", number, 10 * number) for number in range(50)))
         assert asked == list(range(2, 51))
-    monkeypatch.setattr(Sessions, "merge_windows", merge)
+    monkeypatch.setattr(SessionWindows, "merge_windows", merge)
     asked.clear()
     with open_windows(lambda s: s.window(EventTimeSessionWindows.with_gap(2)).process(Contents())) as harness:
-        monkeypatch.setattr(Sessions, "merge_windows", counting)
+        monkeypatch.setattr(SessionWindows, "merge_windows", counting)
         push(harness, *(("a", number, 10 * number) for number in range(50)))
         assert asked == []
         push(harness, ("a", 50, 101), ("a", 51, 98), ("a", 52, 98), ("a", 53, 1000))

@@ -33,7 +33,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._datastream.connected import columnar_joins
-from pillarbox._graph.description import Comparison, compare, describe_programs
+from pillarbox._graph.description import DescriptionDifferences, compare, describe_programs
 from pillarbox.testing import ProgramTestHarness, row
 
 BAD: OutputTag[DeadLetter] = OutputTag("bad")
@@ -81,7 +81,7 @@ class Changed:
             self.now = harness.processing_time_service.current_processing_time()
             self._programs = [harness._program]
 
-    def compared(self, build: Any, parallelism: int = 2) -> Comparison:
+    def compared(self, build: Any, parallelism: int = 2) -> DescriptionDifferences:
         with ProgramTestHarness(build, parallelism=parallelism) as harness:
             return compare(describe_programs(self._programs), describe_programs([harness._program]))
 
@@ -91,7 +91,7 @@ class Changed:
         return message
 
     def goes_on(self, build: Any, *rows: Any, parallelism: int = 2, ends: bool = False) -> dict[str, list[Any]]:
-        assert self.compared(build, parallelism) == Comparison()
+        assert self.compared(build, parallelism) == DescriptionDifferences()
         return self._run(build, rows, parallelism, ends, snapshot=self.snapshot)
 
     def from_savepoint(self, build: Any, *rows: Any, parallelism: int = 2, **options: Any) -> dict[str, list[Any]]:

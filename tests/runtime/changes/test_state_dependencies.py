@@ -28,7 +28,7 @@ from pillarbox import (
     Types,
     WindowFunction,
 )
-from pillarbox._graph.description import Comparison
+from pillarbox._graph.description import DescriptionDifferences
 from pillarbox._state.chunks.head import META
 from pillarbox._state.keys.state_note import kept_inputs, state_change
 from pillarbox.testing import row
@@ -99,7 +99,7 @@ def test_other_windows_are_refused(tmp_path: Path, then: str, now: str, how: str
 def test_the_same_windows_said_in_another_way_go_on(tmp_path: Path) -> None:
     begun = Begun(windows("count 3"), tmp_path, left=paid(1, 2))
     same = lambda left, right: left.key_by("card").count_window(3, 3).apply(Times())  # noqa: E731
-    assert begun.compared(same) == Comparison()
+    assert begun.compared(same) == DescriptionDifferences()
     assert begun.resumes(same, left=paid(3, 4)) == [[1, 2, 3]]
 
 
@@ -150,7 +150,7 @@ def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
 
     for then, now, folder in ((make, longer, "1"), (longer, make, "2")):
         begun = Begun(then, tmp_path / folder, left=paid(1, n=1))
-        assert begun.compared(now) == Comparison()
+        assert begun.compared(now) == DescriptionDifferences()
         assert begun.resumes(now, right=paid(2, n=2)) == [(1, 2)]
     begun.refuses(swapped(longer), "'op': its inputs have changed places")
 

@@ -38,7 +38,7 @@ from pillarbox._operators.columnar.joins.join_segment import Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import resolve_schema
 from tests.data import make_join

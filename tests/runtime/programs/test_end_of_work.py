@@ -9,7 +9,7 @@ import pytest
 from pillarbox import TaskReport
 from pillarbox._elements import text_of_report
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
-from pillarbox._runtime.spark.running.query import EndOfWork
+from pillarbox._runtime.spark.running.query import QueryEndOfWork
 from tests.model.made import observed, observed_as
 
 # 2026-11-21T20:00:00.000Z, and a second later.
@@ -61,14 +61,14 @@ def batch(*tasks: str, read: bool = False, second: int = 0, name: str = "pillarb
     ],
 )
 def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
-    end = EndOfWork()
+    end = QueryEndOfWork()
     # The first batch may be left from the run before.
     assert not end.is_reached(batch())
     assert [end.is_reached(progress) for progress in batches][-1] is reached
 
 
 def test_requests_of_the_first_batch_count() -> None:
-    end = EndOfWork()
+    end = QueryEndOfWork()
     assert not end.is_reached(batch(task(unfinished=True)))
     assert not end.is_reached(batch())
     assert end.is_reached(batch(task()))
@@ -126,7 +126,7 @@ def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
 
 
 def test_a_report_that_is_missing_may_have_been_of_tasks_that_ended_their_work() -> None:
-    end = EndOfWork()
+    end = QueryEndOfWork()
     assert not end.is_reached(batch(task(unfinished=True)))
     assert not end.is_reached(None)
     assert end.is_reached(batch(second=1))

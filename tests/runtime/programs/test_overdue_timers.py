@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox.testing import ProgramTestHarness
 
 TIMEOUT = 10_000

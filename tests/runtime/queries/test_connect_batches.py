@@ -11,29 +11,31 @@ from pyspark.sql.connect import proto
 from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoint
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
-from pillarbox._runtime.spark.plan.registry import PlannedProgram
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.starting.start import check_compiled
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 
 
-def start(*, foreach_batch: bool) -> Start:
+def start(*, foreach_batch: bool) -> WriterStart:
     settings: Any = SimpleNamespace(get=lambda name, default: default)
     writer = SimpleNamespace(_write_proto=proto.WriteStreamOperationStart(), start=lambda: None)
     writer._session = SimpleNamespace(conf=settings)
     if foreach_batch:
         writer._write_proto.foreach_batch.python_function.python_ver = "3"
     writer._write_proto.options["checkpointLocation"] = "cp"
-    return Start(writer, "start")
+    return WriterStart(writer, "start")
 
 
-def planned(layout: Layout) -> PlannedProgram:
+def planned(layout: Layout) -> RegisteredProgram:
     facts: Any = None
-    return PlannedProgram("p", 2, layout, False, False, facts)
+    return RegisteredProgram("p", 2, layout, False, False, facts)
 
 
 def test_whose_passes_settings():
-    assert Start(SimpleNamespace(_spark=SimpleNamespace(_jsparkSession=None)), "start").passes_settings, "a classic one"
+    assert WriterStart(SimpleNamespace(_spark=SimpleNamespace(_jsparkSession=None)), "start").passes_settings, (
+        "a classic one"
+    )
     assert start(foreach_batch=False).passes_settings and not start(foreach_batch=True).passes_settings
 
 

@@ -19,7 +19,7 @@ from pillarbox._runtime.spark.reading.key_text import keys_of_text, possible_key
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
 from tests.operators.async_keyed.gates import Gate, Stateful, opened
 

@@ -9,7 +9,7 @@ import pytest
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, StreamExecutionEnvironment
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from tests.runtime.spark_of_dicts import Query
 
 NEVER = 10**15

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError, SavepointError
-from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.processes import OsProcess
 from pillarbox._runtime.spark.running import heartbeat, other_driver
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat, HeartbeatFiles
 from pillarbox._runtime.spark.running.other_driver import check_no_other_driver
@@ -53,7 +53,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(other_driver, "heartbeat_files", lambda spark, checkpoint: files)
     monkeypatch.setattr(other_driver, "this_process", lambda: ("here", 1, 1))
-    monkeypatch.setattr(Process, "has_ended", lambda process: False)
+    monkeypatch.setattr(OsProcess, "has_ended", lambda process: False)
 
     def failed(spark: Any, checkpoint: str, *, timeout: float) -> None:
         raise SavepointError("the query failed before it could be stopped")

@@ -10,9 +10,9 @@ import pytest
 import pillarbox
 from pillarbox._graph.dashboard_place import DashboardAddress
 from pillarbox._runtime.spark.running import query as module
-from pillarbox._runtime.spark.session.configuration import Configuration
+from pillarbox._runtime.spark.session.configuration import SessionConfiguration
 from pillarbox._runtime.spark.starting.started import StartedQuery, find, remember
-from pillarbox._runtime.spark.tools import Hooks
+from pillarbox._runtime.spark.tools import ToolHooks
 from pillarbox_tools import entry
 from pillarbox_tools.dashboard import server
 
@@ -40,14 +40,14 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run() -> Any:
         query: Any = Query()
         how: Any = SimpleNamespace(checkpoint=None, spark=None, trigger="", is_available_now=False)
-        result = StartedQuery(query, how, planned, configuration=Configuration({}, {}), is_watched=True)
+        result = StartedQuery(query, how, planned, configuration=SessionConfiguration({}, {}), is_watched=True)
         remember(result)
-        result.hooks = Hooks(result, entry)
+        result.hooks = ToolHooks(result, entry)
         started.append(query)
         return query
 
     how = SimpleNamespace(checkpoint=None, spark=None, is_available_now=False, run=run)
-    monkeypatch.setattr(module, "Start", lambda *arguments, **options: how)
+    monkeypatch.setattr(module, "WriterStart", lambda *arguments, **options: how)
     monkeypatch.setattr(module, "close_started", lambda query: None)
     monkeypatch.setattr(module, "wanted_parallelism", lambda planned: None)
 

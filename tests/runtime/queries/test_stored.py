@@ -15,12 +15,12 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import heartbeat, progress_reader
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat, Pulse
 from pillarbox._runtime.spark.running.stages import Stage
-from pillarbox._runtime.spark.session.configuration import Configuration
+from pillarbox._runtime.spark.session.configuration import SessionConfiguration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 from pillarbox_tools.watching import following, history, stored, watched
-from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox_tools.watching.stored import StoredQuery, stored_snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.model.made import START, keyed, model, plan, progress, source
 
@@ -94,7 +94,7 @@ def test_without_a_history_the_notes_say_what_there_is(checkpoint: FakeCheckpoin
 
 
 def test_of_a_query_that_has_ended_nothing_is_missing(checkpoint: FakeCheckpoint) -> None:
-    checkpoint.history = [written(ended=True), replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
+    checkpoint.history = [written(ended=True), replace(written(ended=True), run=SnapshotRun("before", 1, 2, "failed"))]
     snapshot = stored_snapshot(NO_SPARK, "/other/place")
     assert (snapshot.run.status, snapshot.missing, snapshot.checkpoint) == ("stopped", [], "/other/place")
     assert [(run.id, run.status) for run in snapshot.earlier] == [("before", "failed")]
@@ -103,7 +103,7 @@ def test_of_a_query_that_has_ended_nothing_is_missing(checkpoint: FakeCheckpoint
 def test_the_age_of_a_query_that_runs_elsewhere(checkpoint: FakeCheckpoint) -> None:
     checkpoint.history = [written(ended=False)]
     checkpoint.now = START + 60_000
-    shown = CheckpointQuery(NO_SPARK, "/cp")
+    shown = StoredQuery(NO_SPARK, "/cp")
     assert shown.snapshot().missing == [
         "The query runs in another process; its driver wrote this data 1.0 minutes ago."
     ]
@@ -136,7 +136,7 @@ def test_the_last_reading_is_shown_while_the_checkpoint_is_unreadable(
     checkpoint: FakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.history = [written(ended=True)]
-    shown = CheckpointQuery(NO_SPARK, "/cp")
+    shown = StoredQuery(NO_SPARK, "/cp")
     before = shown.refresh()
 
     def gone(spark: Any, checkpoint: str) -> Any:
@@ -158,7 +158,7 @@ def test_the_last_reading_is_shown_while_the_checkpoint_is_unreadable(
 def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
-    return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))
+    return WatchedQuery(StartedQuery(query, start, configuration=SessionConfiguration({}, {})))
 
 
 def test_a_query_that_its_writer_started_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_query_that_its_writer_started_is_followed_to_its_end(monkeypatch: pyt
     reports = [progress(1, source(records_in=9))]
     monkeypatch.setattr(progress_reader, "new_progress", lambda query, mark: reports if mark is None else [])
     start: Any = SimpleNamespace(checkpoint=None, spark=None)
-    followed = following.watched(StartedQuery(query, start, configuration=Configuration({}, {})))
+    followed = following.watched(StartedQuery(query, start, configuration=SessionConfiguration({}, {})))
     while followed.snapshot().newest is None:
         time.sleep(0.01)
     has_ended.set()
@@ -184,7 +184,7 @@ def test_the_history_is_read_once_however_often_the_page_asks(
 
     def read(spark: Any, checkpoint: str) -> list[Snapshot]:
         reads.append(checkpoint)
-        return [replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
+        return [replace(written(ended=True), run=SnapshotRun("before", 1, 2, "failed"))]
 
     monkeypatch.setattr(watched, "read_history", read)
     for _ in range(3):

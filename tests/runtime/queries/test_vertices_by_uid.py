@@ -7,9 +7,9 @@ import pytest
 
 from pillarbox import ProgramError
 from pillarbox._graph.layout import Layout
-from pillarbox._reports.failure import Attempt, Failure
+from pillarbox._reports.failure import FailedAttempt, Failure
 from pillarbox._reports.plan import Plan, PlanOperator, PlanVertex
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram, vertex_with
 from pillarbox_tools.recording.target import Target
 
 
@@ -24,9 +24,9 @@ OUTPUT = vertex(2, 1, ("output", "all-output"))
 EVERY = [SOURCE, COUNTED, OUTPUT]
 
 
-def planned(*vertices: PlanVertex) -> PlannedProgram:
+def planned(*vertices: PlanVertex) -> RegisteredProgram:
     facts: Any = SimpleNamespace(plan=Plan(list(vertices), []))
-    return PlannedProgram("program", 2, Layout(2, 128), False, False, facts)
+    return RegisteredProgram("program", 2, Layout(2, 128), False, False, facts)
 
 
 PROGRAM = planned(*EVERY)
@@ -43,7 +43,7 @@ def test_a_uid_in_several_programs_is_resolved_by_the_failed_vertex() -> None:
         with pytest.raises(ProgramError, match=says.replace("all-output", name)):
             vertex_with([PROGRAM], name)
     for vertex in EVERY:
-        failure = Failure.of(ValueError("no"), 1, Attempt(vertex.number, 7, 0))
+        failure = Failure.of(ValueError("no"), 1, FailedAttempt(vertex.number, 7, 0))
         assert vertex_with([PROGRAM], "all-output", failure.vertex) == (PROGRAM, vertex)
 
 

@@ -20,7 +20,7 @@ from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
-from pillarbox_tools.replay.calls import RefusedCallError, UnansweredOperator
+from pillarbox_tools.replay.calls import RefusedCallError, UnansweredCallOperator
 from pillarbox_tools.replay.replay import Replay, replay
 from tests.support.recorded import recorded
 
@@ -188,7 +188,7 @@ def test_a_library_in_c_finds_no_network() -> None:
 )
 def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:
     """A replay replaces asynchronous operators, so it would silently ignore pending requests."""
-    operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
+    operator = UnansweredCallOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
     operator.restore_state(None)
     with pytest.raises(RefusedCallError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):
         operator.restore_state([("watermark", 5), entry])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, CheckpointStateOperator
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 
 TWO_LEVELS = {"operators": [{"uid": "a", "level": 1}, {"uid": "b", "level": 1}, {"uid": "c", "level": 2}]}
@@ -42,7 +42,7 @@ class Checkpoint:
 def test_state_that_is_gone_is_noticed(programs: list[Any] | None, count: int, says: str | None) -> None:
     files: Any = CheckpointState.__new__(CheckpointState)
     files.checkpoint, files.epoch = Checkpoint(programs), 7
-    operators = [Stateful(number, 2, 0) for number in range(count)]
+    operators = [CheckpointStateOperator(number, 2, 0) for number in range(count)]
     if says is None:
         files._check_whole(operators)
         return

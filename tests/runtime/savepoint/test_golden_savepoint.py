@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, find_positions
+from pillarbox._runtime.spark.savepoint.source_positions import PositionedSource, find_positions
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness
 from tests.data import make_shop as golden
@@ -232,7 +232,7 @@ def test_positions_of_sources(
     manifest = LocalSavepoint(savepoint).manifest
     assert manifest.programs is not None
     then = [source["name"] for source in manifest.programs[0]["sources"]]
-    planned = [PlannedSource("kafka", number, known_as=name) for number, name in enumerate(names)]
+    planned = [PositionedSource("kafka", number, known_as=name) for number, name in enumerate(names)]
     start = SavepointStart.of(savepoint, True, renamed, "savepoint")
     result = find_positions(start, manifest.sources, then, planned)
     assert result.positions == [None if name is None else golden.READ[name] for name in positions]

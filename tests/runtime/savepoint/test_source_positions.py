@@ -10,21 +10,21 @@ import pytest
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._runtime.spark.savepoint import seen_files
-from pillarbox._runtime.spark.savepoint.seen_files import file_outside, glob_of, paths_seen
-from pillarbox._runtime.spark.savepoint.source_positions import FoundPositions, PlannedSource, SeenFiles
+from pillarbox._runtime.spark.savepoint.seen_files import SeenFiles, file_outside, glob_of, paths_seen
+from pillarbox._runtime.spark.savepoint.source_positions import FoundPositions, PositionedSource
 from pillarbox._runtime.spark.savepoint.source_positions import find_positions as find
 from pillarbox._state.savepoint.manifest import Sources
 
-FILES = PlannedSource("FileSource[/in]", 0)
-KAFKA = PlannedSource("kafka", 1)
-RATE = PlannedSource("rate", 0)
+FILES = PositionedSource("FileSource[/in]", 0)
+KAFKA = PositionedSource("kafka", 1)
+RATE = PositionedSource("rate", 0)
 
 
 def start(positions: Any = "savepoint", **renamed: str) -> SavepointStart:
     return SavepointStart.of("savepoint", False, renamed, positions)
 
 
-def find_positions(selected: Any, noted: Sources, planned: list[PlannedSource]) -> tuple[list[Any], list[str]]:
+def find_positions(selected: Any, noted: Sources, planned: list[PositionedSource]) -> tuple[list[Any], list[str]]:
     return find(start(selected), noted, None, planned)[:2]
 
 
@@ -115,7 +115,7 @@ def test_a_source_that_occurs_twice_has_two_lines() -> None:
         ((None, None), noted(), [FILES, KAFKA]),
     ],
 )
-def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[PlannedSource]) -> None:
+def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[PositionedSource]) -> None:
     assert find_positions(selected, sources, planned) == ([None, None], [])
 
 
@@ -143,7 +143,7 @@ def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[Plann
         (({"a": 1},), noted("12"), [FILES], "which can start as in a new query or resume at the savepoint's position"),
     ],
 )
-def test_positions_that_cannot_be(selected: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:
+def test_positions_that_cannot_be(selected: Any, sources: Sources, planned: list[PositionedSource], says: str) -> None:
     _, problems = find_positions(selected, sources, planned)
     assert len(problems) == 1 and says in problems[0]
 
@@ -152,9 +152,9 @@ def topic(offset: int) -> str:
     return json.dumps({"topic": {"0": offset}})
 
 
-def kafka(*names: str | None, titles: bool = False) -> list[PlannedSource]:
+def kafka(*names: str | None, titles: bool = False) -> list[PositionedSource]:
     return [
-        PlannedSource("kafka", number, title=name if titles else None, known_as=name, has_beginning=True)
+        PositionedSource("kafka", number, title=name if titles else None, known_as=name, has_beginning=True)
         for number, name in enumerate(names)
     ]
 
@@ -189,7 +189,7 @@ def test_sources_are_known_by_their_names(
 
 
 def test_files_seen_are_found_by_the_place_that_the_source_had() -> None:
-    files = [PlannedSource("FileSource[/in]", 0, known_as="files"), *kafka(None, "topic")[1:]]
+    files = [PositionedSource("FileSource[/in]", 0, known_as="files"), *kafka(None, "topic")[1:]]
     result = find(start(), noted(topic(7), '{"logOffset":0}', n1=["file:///in/a"]), ["topic", "files"], files)
     assert result.positions == [SeenFiles(["file:///in/a"]), {"topic": {"0": 7}}] and not result.wrong
 

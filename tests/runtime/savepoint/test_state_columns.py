@@ -19,7 +19,7 @@ from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, 
 from pillarbox._runtime.spark.checkpoint.state import map_logs
 from pillarbox._runtime.spark.reading.state_columns import (
     StateColumn,
-    StateEncoder,
+    StateColumnsEncoder,
     key_type,
     state_columns,
     type_of_name,
@@ -137,7 +137,7 @@ def rows(keys, layout, values, namespaces=None) -> ViewedRows:
 
 def test_a_batch():
     states = [StateColumn("seen", ("state/seen",), spark.LongType()), StateColumn("other", ("state/other",), None)]
-    encoder = StateEncoder("op", spark.StringType(), states, "UTC")
+    encoder = StateColumnsEncoder("op", spark.StringType(), states, "UTC")
     assert encoder.variants == ["namespace", "other"]
     layout = [("user-timers/event", "timers"), ("state/seen", "value")]
     batch = encoder.encode(rows(["a", "b", "c"], layout, [(None, 1), (5, None), ({9, 7}, 3)]), 4)
@@ -159,7 +159,9 @@ def test_a_batch():
 
 def test_objects_of_classes_are_structs_whatever_they_were_written_as():
     name = plain_type(list[Corner]).type.described
-    encoder = StateEncoder("op", spark.LongType(), [StateColumn("at", ("state/at",), type_of_name(name), name)], "UTC")
+    encoder = StateColumnsEncoder(
+        "op", spark.LongType(), [StateColumn("at", ("state/at",), type_of_name(name), name)], "UTC"
+    )
     corner, former = (name_of_class((module, "Corner")) for module in (__name__, "former"))
     point = Opaque.__new__(name_of_class((__name__, "Point")), 1)
     forms = [Opaque.__new__(corner) for _ in range(3)]
@@ -182,7 +184,7 @@ def test_objects_of_classes_are_structs_whatever_they_were_written_as():
 )
 def test_the_timers_of_a_batch(slots):
     layout = [("user-timers/event", "timers"), ("state/seen", "value"), ("window-timers/processing", "timers")]
-    encoder = StateEncoder("op", spark.LongType(), [], "UTC")
+    encoder = StateColumnsEncoder("op", spark.LongType(), [], "UTC")
     keys = list(range(len(slots)))
     batch = encoder.encode(rows(keys, layout, [(event, 1, processing) for event, processing in slots]), 0)
     expected = [
@@ -220,7 +222,7 @@ VARIANTS: list[tuple[Any, str | None]] = [
 
 @pytest.mark.parametrize(("value", "text"), VARIANTS, ids=lambda value: repr(value)[:30])
 def test_a_value_of_no_known_type(value, text):
-    encoder = StateEncoder("op", None, [StateColumn("v", ("state/v",), None)], "UTC")
+    encoder = StateColumnsEncoder("op", None, [StateColumn("v", ("state/v",), None)], "UTC")
     batch = encoder.encode(rows(["k", "l"], [("state/v", "value")], [(value,), (None,)]), 0)
     result, nothing = batch["v"].to_pylist()
     assert nothing == {"json": None, "pickled": None}

@@ -19,10 +19,10 @@ from pillarbox import (
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
 from pillarbox._runtime.spark.savepoint import restore_host
-from pillarbox._runtime.spark.savepoint.restore_host import Router
+from pillarbox._runtime.spark.savepoint.restore_host import RestoreRouter
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, TaskLayout
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -364,7 +364,7 @@ def test_an_error_in_close_fails_the_task_of_a_batch():
 def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.RecordBatch]]:
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(function))
-    layout = ProgramLayout.of(query.program)
+    layout = TaskLayout.of(query.program)
     host = SourceHost(query.shipped[0], layout, BufferOutput("report"), bounded=bounded, columns=["value"])
     return lambda: list(host(iter([pa.RecordBatch.from_pydict({"0": [1, 2]})])))
 
@@ -391,7 +391,7 @@ def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatc
         pa.record_batch({"path": [f"file:/sp/state/count/{n}.parquet"], "content": [content]})
         for n, content in enumerate(contents)
     )
-    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], digests)(files):
+    for row in RestoreRouter(table.operator, codes, vertex.max_parallelism, query.shipped[1], digests)(files):
         ((code, number, payload),) = rows_of([row])
         assert number == 0
         shares[code].append(pa.ipc.open_stream(payload).read_next_batch())

@@ -9,7 +9,8 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
-from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, SeenFiles
+from pillarbox._runtime.spark.savepoint.seen_files import SeenFiles
+from pillarbox._runtime.spark.savepoint.source_positions import PositionedSource
 from pillarbox._runtime.spark.starting.first_epoch import restored
 
 pytestmark = pytest.mark.spark
@@ -20,7 +21,11 @@ _ANY = str.maketrans("[]{}", "????")
 
 
 def test_restored_state_is_listed() -> None:
-    sources = [PlannedSource("FileSource[in]", 0, known_as="read"), PlannedSource("rate", 1), PlannedSource("kafka", 2)]
+    sources = [
+        PositionedSource("FileSource[in]", 0, known_as="read"),
+        PositionedSource("rate", 1),
+        PositionedSource("kafka", 2),
+    ]
     positions = [SeenFiles(["a", "b"]), '{"offset":7}', None]
     assert restored({"sum": 1204, "spent": 1}, {"spent": "spent per card"}, sources, positions) == (
         "operator 'sum' (1,204 rows); operator 'spent' as 'spent per card' (1 row); source read resumes after 2 files;"

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import ConfigurationError, ProgramError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._runtime.spark.session.classic import ClassicWriter
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox_tools.recording.recording import read_recording
 from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Inbox, Seen, Totals
@@ -74,7 +74,7 @@ def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_p
     # The checkpoint and the writer are unchanged, and the copy is deleted.
     assert sorted(path for path in Path(checkpoint).rglob("*") if path.is_file()) == before
     assert not list(Path(checkpoint).parent.glob("checkpoint-copy-*"))
-    start = Start(writer, "start")
+    start = WriterStart(writer, "start")
     assert (start.checkpoint, start.is_once) == (checkpoint, False)
     assert ClassicWriter(spark, writer).option("queryName") == "payments"
     code, result = replayed(Path(folder), "--diff")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError
+from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, CheckpointCopyError
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox_tools.cli import commands as all_of_them
@@ -96,7 +96,7 @@ def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any,
     for file in Path(checkpoint).glob("state/0/0/*.changelog"):
         file.unlink()
     copy = CheckpointCopy(spark, checkpoint, 3)
-    with pytest.raises(RemovedError, match="Spark has removed state of epoch 3, because the query is running"):
+    with pytest.raises(CheckpointCopyError, match="Spark has removed state of epoch 3, because the query is running"):
         copy.make()
     copy.remove()
     assert copies(checkpoint) == []

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._runtime.spark.running.asking import request_record
+from pillarbox._runtime.spark.running.query_command import request_record
 from pillarbox_tools.recording.recording import read_recording
 from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Heartbeats, Inbox, Limited, Seen

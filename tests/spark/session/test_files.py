@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pillarbox._graph.description import json_object
-from pillarbox._runtime.spark.session.folders import DataFrameFolder, Folder, HadoopFolder
+from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder, SparkFolder
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "of [1] {a,b} %20" / "notes"
 
 
-@pytest.fixture(params=[HadoopFolder, DataFrameFolder])
+@pytest.fixture(params=[HadoopFolder, SparkFolder])
 def folder(request: pytest.FixtureRequest, spark: SparkSession, path: Path) -> Folder:
     created_folder: Folder = request.param(spark, str(path))
     return created_folder

@@ -9,7 +9,7 @@ import pillarbox
 from pillarbox import StreamExecutionEnvironment
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +25,7 @@ def rows(spark, tmp_path):
 
 
 def is_other(writer: Any) -> bool:
-    return runs_other_python(Start(writer, "start"))
+    return runs_other_python(WriterStart(writer, "start"))
 
 
 def program(rows: Any) -> Any:

@@ -12,9 +12,9 @@ from pyspark import cloudpickle
 from pillarbox import ConfigurationError
 from pillarbox._graph.layout import Layout
 from pillarbox._operators.async_io.api.libraries import import_library
-from pillarbox._runtime.spark.homes.relay import Homes
+from pillarbox._runtime.spark.homes.relay import RelaySettings
 from pillarbox._runtime.spark.rows.output import BufferOutput
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import TaskLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 
@@ -80,8 +80,8 @@ def test_a_keyed_program_runs_without_the_libraries_of_others():
 
 
 def test_the_states_are_declared_where_pillarbox_is_not():
-    layout = ProgramLayout("0", (), Layout(1, 1))
-    processor = Processor(TaskHost({}, layout, BufferOutput(None), False, Homes.of({}, "", 1)))
+    layout = TaskLayout("0", (), Layout(1, 1))
+    processor = Processor(TaskHost({}, layout, BufferOutput(None), False, RelaySettings.of({}, "", 1)))
     pickled = base64.b64encode(cloudpickle.dumps(processor))
     declared, error = run_without({"pillarbox"}, LOAD.format(pickled=pickled))
     assert declared == "log struct<chunk:bigint> struct<payload:binary>"

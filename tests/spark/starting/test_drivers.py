@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.running import asking, heartbeat, other_driver, progress_reader
+from pillarbox._runtime.spark.homes.processes import OsProcess
+from pillarbox._runtime.spark.running import heartbeat, other_driver, progress_reader, query_command
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat, heartbeat_files, newest_heartbeat
 from pillarbox._runtime.spark.running.requests import Requests
 from pillarbox._runtime.spark.session.queries import new_progress
@@ -59,7 +59,7 @@ def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: 
     inbox, checkpoint = Inbox(tmp_path / "in"), tmp_path / "checkpoint"
     inbox.put(("a", 1, 1))
     other = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"])
-    start = Process.of(other.pid).start
+    start = OsProcess.of(other.pid).start
     beat = Heartbeat(time.time_ns() // 1_000_000, "run-of-another", heartbeat.this_process()[0], other.pid, start)
     files = heartbeat_files(spark, str(checkpoint))
     assert files is not None
@@ -88,7 +88,7 @@ def test_a_driver_that_does_not_stop_is_named(
     try:
         other.send_signal(signal.SIGSTOP)
         host = heartbeat.this_process()[0] if is_here else "elsewhere"
-        now, start = time.time_ns() // 1_000_000, Process.of(other.pid).start
+        now, start = time.time_ns() // 1_000_000, OsProcess.of(other.pid).start
         for at in (now, now + 1):  # it beats
             files = heartbeat_files(spark, str(checkpoint))
             assert files is not None
@@ -96,7 +96,7 @@ def test_a_driver_that_does_not_stop_is_named(
         monkeypatch.setattr(other_driver, "NEXT_BEAT", 0.1)
         monkeypatch.setattr(other_driver, "_STOPPING", 0.1)
         monkeypatch.setattr(other_driver, "_LEAVING", 0.1)
-        monkeypatch.setattr(asking, "_LOOK_EVERY", 0.1)
+        monkeypatch.setattr(query_command, "_LOOK_EVERY", 0.1)
         driver = f"process {other.pid} on {host}"
         with pytest.raises(ConfigurationError, match=f"{driver} runs this query, and did not .*: end {driver}, and"):
             pillarbox.start(writer(spark, inbox, checkpoint), take_over=True)

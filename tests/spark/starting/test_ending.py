@@ -19,8 +19,8 @@ import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
-from pillarbox._runtime.spark.running.asking import stop_query
-from pillarbox._runtime.spark.running.ending import EpochGate, end_query
+from pillarbox._runtime.spark.running.ending import EndingGate, end_query
+from pillarbox._runtime.spark.running.query_command import stop_query
 from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools.cli import commands
 
@@ -236,7 +236,7 @@ def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
     rows = env.from_dataframe(numbers.selectExpr("value AS id"))
     out = rows.key_by("id").process(Slow(tmp_path / "go")).uid("count").to_dataframe("id LONG, n LONG")
     query = pillarbox.start(out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
-    gate = EpochGate(query)
+    gate = EndingGate(query)
     while not (gate.has_begun() and ".runBatch(" in (stack := gate.stack()) and ".SQLExecution$" not in stack):
         assert query.isActive, query.exception()
     started = find(query)

@@ -23,7 +23,7 @@ from pillarbox import (
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running import stop as stop_module
-from pillarbox._runtime.spark.running.asking import request_savepoint
+from pillarbox._runtime.spark.running.query_command import request_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
 KEYS = 7

@@ -13,7 +13,8 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import PartitionTransformation
-from pillarbox._operators.async_keyed.factory import BROADCAST, KeyedAsyncKeywords, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import BROADCAST, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.options import KeyedAsyncKeywords
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded

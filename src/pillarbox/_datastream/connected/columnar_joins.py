@@ -23,7 +23,7 @@ from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.joins.join_operator import ColumnarJoin, ColumnarJoinOperator
 from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._task.network.partitioner import KeyGroupPartitioner
 from pillarbox._types.schema import is_collated

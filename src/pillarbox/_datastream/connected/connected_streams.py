@@ -13,7 +13,8 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import KeyByTransformation, PartitionTransformation
-from pillarbox._operators.async_keyed.factory import TWO_INPUTS, KeyedAsyncKeywords, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import TWO_INPUTS, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.options import KeyedAsyncKeywords
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,

@@ -23,9 +23,10 @@ from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoin
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
-from pillarbox._operators.functions.basic import KeySelector, OutputTag, SideOutput
+from pillarbox._operators.functions.basic import KeySelector, SideOutput
 from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
-from pillarbox._operators.joins.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox._operators.functions.output_tag import OutputTag
+from pillarbox._operators.joins.co_group import CoGroupFlatPairs, CoGroupPairs, CoGroups, CoGroupWindowOperator
 from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.functions import WindowFunction
@@ -168,7 +169,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         flat = isinstance(func, FlatJoinFunction)
         check_function(func, FlatJoinFunction if flat else JoinFunction, "apply", "join", many=flat)
         call: Any = func.join if isinstance(func, (JoinFunction, FlatJoinFunction)) else func
-        return self._apply_to_all(func, (FlatPairs if flat else Pairs)(call), output_type)
+        return self._apply_to_all(func, (CoGroupFlatPairs if flat else CoGroupPairs)(call), output_type)
 
 
 class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):

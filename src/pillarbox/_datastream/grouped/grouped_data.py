@@ -13,10 +13,11 @@ from pyspark.sql.types import StructType
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._errors import ConfigurationError, ProgramError, check_kind, listed, shorten
-from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.frame.spark_time import SparkTime
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._sizes import byte_size
@@ -175,7 +176,7 @@ class GroupedData:
                 "applyInPandasWithState is unsupported in batch query. Use applyInPandas instead."
             )
         mode = modes[timeoutConf]
-        declarations = Declarations({STATE: StateVariable("value", (_parsed(stateStructType),), None)})
+        declarations = HandleDeclarations({STATE: StateVariable("value", (_parsed(stateStructType),), None)})
         # The function may request the watermark even without a timeout.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
         time = SparkTime(outputMode, TIME_MODES[spark_mode])
@@ -251,7 +252,7 @@ class GroupedData:
         self,
         make: type[StatefulProcessorOperator],
         processor: Any,
-        declarations: Declarations,
+        declarations: HandleDeclarations,
         output: StructType | str,
         time: SparkTime,
         mode: str,

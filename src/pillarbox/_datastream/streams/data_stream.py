@@ -34,10 +34,10 @@ from pillarbox._operators.functions.basic import (
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
-    OutputTag,
     ProcessFunction,
     SideOutput,
 )
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.stateless.filter import FilterOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.map import MapOperator

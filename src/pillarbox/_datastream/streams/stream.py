@@ -28,7 +28,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import KeySelector, Partitioner
 from pillarbox._operators.stateless.limit import LimitOperator
-from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
+from pillarbox._operators.stateless.sinks import ColumnSinkOperator, PrintOperator
 from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._task.network import partitioner as partitioners
 from pillarbox._time.watermark_strategy import WatermarkStrategy
@@ -375,7 +375,7 @@ class Stream(OperatorSettings, Generic[T1]):
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
         encoder = encoder_of_output(self, schema, output, asked_by)
-        factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
+        factory = OperatorFactory(partial(ColumnSinkOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink, encoder.schema
 

@@ -15,7 +15,7 @@ from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.columnar.accumulators import is_compared
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
-from pillarbox._operators.columnar.partials import ALL, AggregateColumns
+from pillarbox._operators.columnar.partials import ALL, PartialColumns
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
@@ -76,7 +76,7 @@ def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping
     check_column_names([*grouped, *(name for name in column_names if name not in named)], "key_by() and aggregate()")
     inputs = [schema[name] for name in column_names if name not in grouped]
     sessions = isinstance(assigner, EventTimeSessionWindows)
-    columns = AggregateColumns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
+    columns = PartialColumns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
     results = columns.result_type()
     check_column_names(results.names, "aggregate()")
     name = f"window.aggregate: {', '.join(aggregates)}"

@@ -27,7 +27,8 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, WindowOut
 from pillarbox._graph.transformations import Transformation
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
-from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
+from pillarbox._operators.functions.basic import ReduceFunction, check_plain
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
 from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._operators.windowing.api.assigner import (
@@ -38,7 +39,7 @@ from pillarbox._operators.windowing.api.assigner import (
 )
 from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox._operators.windowing.api.evictors import Evictor
-from pillarbox._operators.windowing.api.session_windows import Sessions
+from pillarbox._operators.windowing.api.session_windows import SessionWindows
 from pillarbox._operators.windowing.api.triggers import (
     EventTimeTrigger,
     ProcessingTimeTrigger,
@@ -46,7 +47,7 @@ from pillarbox._operators.windowing.api.triggers import (
     asked_trigger,
 )
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import Fold, FoldedContents, ListContents, aggregating, reducing
+from pillarbox._operators.windowing.contents import ContentsFold, FoldedContents, ListContents, aggregating, reducing
 from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
@@ -312,7 +313,9 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         fold = aggregating(func, accumulator_type)
         return self._fold("aggregate", func, fold, window_function, output_type)
 
-    def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
+    def _fold(
+        self, method: str, func: Any, fold: ContentsFold, window_function: Any, output_type: Any
+    ) -> DataStream[Any]:
         if window_function is not None:
             asked_by = f"{method}(window_function=...)"
             check_window_function(window_function, self._kinds, asked_by, type(self).__name__)
@@ -335,7 +338,7 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return TumblingWindowOperator
     if contents.fold.merge is None:
         return WindowOperator
-    if isinstance(assigner, Sessions) and is_built_in(assigner):
+    if isinstance(assigner, SessionWindows) and is_built_in(assigner):
         return SessionWindowOperator
     # Windows made of panes have no state of their own, so their function must not use any.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):

@@ -16,18 +16,18 @@ from pillarbox._errors import (
 )
 from pillarbox._operators.async_io.api.cache import ResultCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
-from pillarbox._operators.async_io.api.function import AsyncFailure, CombiningFunction
+from pillarbox._operators.async_io.api.function import AsyncCombiningFunction, AsyncFailure
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.request import NO_KEY, Event, Request, RequestState
 from pillarbox._operators.async_io.batches import Batches
 from pillarbox._operators.async_io.counters import Counters
 from pillarbox._operators.async_io.deadlines import Deadlines
-from pillarbox._operators.async_io.loop.host import FunctionHost
+from pillarbox._operators.async_io.loop.host import AsyncFunctionHost
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
-from pillarbox._operators.async_io.results import Results
+from pillarbox._operators.async_io.results import AsyncResults
 from pillarbox._operators.dead_letters.dead_letter import concerns_request
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox.mailbox import RejectedExecutionError
 
 _PENDING = RequestState.PENDING
@@ -48,7 +48,7 @@ class InFlight:
     ) -> None:
         self._context = context
         self._name = context.name
-        self._combining = function if isinstance(function, CombiningFunction) else None
+        self._combining = function if isinstance(function, AsyncCombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
         clock = context.processing_time_service
@@ -71,12 +71,14 @@ class InFlight:
             self._cache = ResultCache(options.cache, context)
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
-        self._results = Results(context, function, options)
+        self._results = AsyncResults(context, function, options)
         # Restored requests that timed out before this process could send them. Their timeout begins again, and the
         # epoch waits for them, because they might never end if processes die repeatedly.
         self._last_chances: set[Request] = set()
         try:
-            self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
+            self.host: AsyncFunctionHost = AsyncFunctionHost(
+                function, options, context, tasks=tasks, notify=self._notify
+            )
         except BaseException:
             self._release()
             raise

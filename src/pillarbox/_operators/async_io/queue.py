@@ -16,14 +16,14 @@ _PENDING = RequestState.PENDING
 _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
-class Entry(Protocol):
+class QueueEntry(Protocol):
     """A queued request, or a queued element (record or timer) of a keyed function."""
 
     state: RequestState
-    segment: Segment | None
+    segment: QueueSegment | None
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=QueueEntry)
 
 
 class OrderedQueue(Generic[E]):
@@ -66,7 +66,7 @@ class OrderedQueue(Generic[E]):
         return iter(self._elements)
 
 
-class Segment:
+class QueueSegment:
     """The entries between two events: pending, or completed but held back by an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
@@ -81,7 +81,7 @@ class UnorderedQueue(Generic[E]):
     """A queue that releases entries in completion order, but never across an event."""
 
     def __init__(self) -> None:
-        self._segments: deque[Segment] = deque([Segment()])
+        self._segments: deque[QueueSegment] = deque([QueueSegment()])
         self._entries = 0
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class UnorderedQueue(Generic[E]):
 
     def put_event(self, event: Event) -> None:
         self._segments[-1].event = event
-        self._segments.append(Segment())
+        self._segments.append(QueueSegment())
 
     def complete(self, entry: E) -> None:
         segment = entry.segment

@@ -13,7 +13,7 @@ from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.operator import OperatorContext
 
 
-class Results:
+class AsyncResults:
     """Checks the results of an operator's function, and converts them to records."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 from pillarbox._elements import Watermark, WatermarkStatus
 from pillarbox._operators.async_io.api.request import Event, RequestState
-from pillarbox._operators.async_keyed.element import Element, Visit
+from pillarbox._operators.async_keyed.element import AsyncElement, DueTimersElement
 from pillarbox._operators.async_keyed.runner import ElementRunner
-from pillarbox._operators.calls.records import ElementCalls
+from pillarbox._operators.calls.records import ElementCallRecords
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Step, Undo, put_back_timer, take_away_timer
 from pillarbox._state.slots import NEW, Row
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 
 class CarriedElements:
@@ -28,12 +28,12 @@ class CarriedElements:
         # Keys, rows with changes, and the steps that repeat the changes.
         self._rewound: list[tuple[Any, list[Row], list[Step]]] = []
 
-    def rewind(self, element: Element) -> None:
+    def rewind(self, element: AsyncElement) -> None:
         if element.notes is None:
             return  # the element has not begun
         rows = element.notes.rows()
         again = self._undo.rewind(element.notes)
-        if isinstance(element, Visit) and element.fired is not None:
+        if isinstance(element, DueTimersElement) and element.fired is not None:
             put_back_timer(*element.fired)
             again.insert(0, (take_away_timer, element.fired))
             rows.append(element.fired[1])
@@ -54,7 +54,7 @@ class CarriedElements:
             self._undo.repeat(again)
 
 
-def entry_of(element: Element | Event) -> tuple[Any, ...]:
+def entry_of(element: AsyncElement | Event) -> tuple[Any, ...]:
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):
@@ -62,30 +62,30 @@ def entry_of(element: Element | Event) -> tuple[Any, ...]:
     if element.state is RequestState.SETTLED:
         return "outputs", element.outputs or []
     run = element.arrival, None if element.calls is None else element.calls.snapshot()
-    if isinstance(element, Visit):
+    if isinstance(element, DueTimersElement):
         return "visit", element.key, element.limit, element.watermark, element.domain, element.outputs or [], *run
     value = element.value if element.notes is None else element.original
     return "element", element.number, element.key, value, element.emitted, element.watermark, *run
 
 
-def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
+def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> AsyncElement | Event:
     what, *content = entry
     if what == "watermark":
         return Watermark(content[0])
     if what == "idle":
         return WatermarkStatus(content[0])
     if what == "outputs":
-        element = Element(runner, 0, None, None, None, MIN_TIMESTAMP)
+        element = AsyncElement(runner, 0, None, None, None, MIN_TIMESTAMP)
         element.state = RequestState.SETTLED
         (element.outputs,) = content
         return element
     *arguments, arrival, calls = content
     if what == "element":
-        element = Element(runner, *arguments)
+        element = AsyncElement(runner, *arguments)
     else:
         key, limit, watermark, domain, outputs = arguments
-        element = Visit(runner, key, watermark, limit, domain)
+        element = DueTimersElement(runner, key, watermark, limit, domain)
         element.outputs = outputs
     element.arrival = arrival
-    element.calls = None if calls is None else ElementCalls(*calls)
+    element.calls = None if calls is None else ElementCallRecords(*calls)
     return element

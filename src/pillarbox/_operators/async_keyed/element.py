@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
 from pillarbox._operators.async_io.api.request import RequestState
-from pillarbox._operators.calls.records import ElementCalls
-from pillarbox._operators.calls.service_call import CallOptions
+from pillarbox._operators.calls.records import ElementCallRecords
+from pillarbox._operators.calls.service_call import ServiceCallOptions
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
-from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
-from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._operators.functions.basic import KeyedProcessFunction
+from pillarbox._operators.functions.contexts import TimeDomain, TimerService
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.heap.undo import ElementNotes
 from pillarbox._state.slots import Row
 
 if TYPE_CHECKING:
-    from pillarbox._operators.async_io.queue import Segment
+    from pillarbox._operators.async_io.queue import QueueSegment
     from pillarbox._operators.async_keyed.runner import ElementRunner
     from pillarbox._operators.async_keyed.steps import WorkerSteps
 
@@ -36,7 +37,7 @@ LETTER = ""
 """The tag of dead letters among the outputs, which no side output has. Values are (letter or None, error's class)."""
 
 
-class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
+class AsyncElement(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     """A record, and the context of the function that processes it.
 
     Args:
@@ -61,7 +62,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     domain = TimeDomain.EVENT_TIME
     state = RequestState.PENDING
-    segment: Segment | None = None
+    segment: QueueSegment | None = None
     is_queued = False
     ends_key = False
     overdue: TimeoutError | None = None
@@ -70,7 +71,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     original: Any = None
     notes: ElementNotes | None = None
     arrival: int | None = None
-    calls: ElementCalls | None = None
+    calls: ElementCallRecords | None = None
     outputs: list[Output] | None = None
     results: list[Output] | None = None
 
@@ -131,7 +132,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     def call(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Awaitable[Any]:
         self._check()
-        return self.runner.caller.call(self, function, args, CallOptions.of(options))
+        return self.runner.caller.call(self, function, args, ServiceCallOptions.of(options))
 
     @property
     def content(self) -> tuple[Any, ...]:
@@ -211,7 +212,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.results = None
 
 
-class Visit(Element):
+class DueTimersElement(AsyncElement):
     """The firing of a key's due timers. Once the key is free, calls ``on_timer`` for each timer that still exists.
 
     Args:
@@ -247,12 +248,12 @@ class Visit(Element):
         return f"the {self.domain.value} timer at {self.current} of key {shorten(self.key)}"
 
 
-def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
+def extend_visit(line: Sequence[AsyncElement], watermark: int, limit: int, domain: TimeDomain) -> bool:
     """Make the last visit in a key's queue fire later timers, too. Return False if fewer than ``limit`` visits wait.
 
     Without this, the queue behind an element that takes hours would grow in each epoch.
     """
-    visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
+    visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is DueTimersElement]
     if len(visits) == _MOST_VISITS:
         for visit in visits[:2]:
             if visit.domain is domain:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.async_io.api.options import OnBarrier
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
-from pillarbox._operators.async_keyed.options import AsyncKeyedOptions, is_async
+from pillarbox._operators.async_keyed.options import AsyncKeyedOptions, KeyedAsyncKeywords, is_async
 from pillarbox._operators.async_keyed.two_inputs import AsyncKeyedBroadcastOperator, AsyncKeyedCoProcessOperator
-from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.connected.broadcast import KeyedBroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import KeyedCoProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
@@ -19,18 +16,6 @@ from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.captured import uncaptured
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._time.duration import DurationLike
-
-
-class KeyedAsyncKeywords(TypedDict, total=False):
-    """The options of ``process`` for functions with ``async def``, for type checkers."""
-
-    capacity: int
-    timeout: DurationLike | None
-    ordered: bool
-    on_barrier: OnBarrier
-    budgets: Sequence[Budget]
-    journal: str | None
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
@@ -49,7 +34,7 @@ def _check_names(keywords: KeyedAsyncKeywords, method: str) -> None:
             raise TypeError(f"{method} got an unexpected keyword argument {name!r}; its options are {', '.join(names)}")
 
 
-class Kind(NamedTuple):
+class KeyedOperatorFactory(NamedTuple):
     """A kind of keyed function: its operators, without and with ``async def``, and its methods."""
 
     plain: Any
@@ -57,17 +42,22 @@ class Kind(NamedTuple):
     calls: tuple[str, ...] = ("process_element", "on_timer")
 
 
-ONE_INPUT = Kind(KeyedProcessOperator, AsyncKeyedOperator)
-TWO_INPUTS = Kind(
+ONE_INPUT = KeyedOperatorFactory(KeyedProcessOperator, AsyncKeyedOperator)
+TWO_INPUTS = KeyedOperatorFactory(
     KeyedCoProcessOperator, AsyncKeyedCoProcessOperator, ("process_element1", "process_element2", "on_timer")
 )
-BROADCAST = Kind(
+BROADCAST = KeyedOperatorFactory(
     KeyedBroadcastProcessOperator, AsyncKeyedBroadcastOperator, (*ONE_INPUT.calls, "process_broadcast_element")
 )
 
 
 def keyed_process(
-    kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
+    kind: KeyedOperatorFactory,
+    function: Any,
+    on_error: OnError,
+    keywords: KeyedAsyncKeywords,
+    method: str,
+    **arguments: Any,
 ) -> OperatorFactory:
     if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.loop.event_loop import GRACE, cancelled, hold_for_good
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
-from pillarbox._operators.async_keyed.steps import ChildSteps
+from pillarbox._operators.async_keyed.steps import AsyncChildSteps
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.shared_resources import EVENT_LOOP, Lease
+from pillarbox._operators.frame.shared_resources import EVENT_LOOP, ResourceLease
 from pillarbox._state.heap.backend import OneThread
 from pillarbox._time.clock import ProcessingTimeService
 
@@ -69,7 +69,7 @@ class _Loop(asyncio.SelectorEventLoop):
         raise ProgramError("a function cannot install signal handlers, because signals end the task's process")
 
 
-class OwnedLoop:
+class KeyedLoop:
     """The event loop of one thread's tasks. Other threads may call only :meth:`wake`.
 
     Args:
@@ -117,7 +117,7 @@ class OwnedLoop:
     def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
         element = self.current
         if element is not None:
-            run = ChildSteps(element.runner, element, run)
+            run = AsyncChildSteps(element.runner, element, run)
         return asyncio.Task(run, loop=loop, **options)
 
     def turn(self) -> None:
@@ -203,9 +203,9 @@ class OwnedLoop:
                 threads.shutdown()
 
 
-def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
+def lease_loop(context: OperatorContext) -> ResourceLease[KeyedLoop]:
     shared = context.shared
-    return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
+    return shared.of_thread.lease(EVENT_LOOP, lambda: KeyedLoop(context.processing_time_service, shared.resting))
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _no_outer_loop() -> Iterator[None]:
             swap(outer, task)
 
 
-class NextTurn:
+class NextLoopTurn:
     """An awaitable that returns in the loop's next turn."""
 
     def __await__(self) -> Any:

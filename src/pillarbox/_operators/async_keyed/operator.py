@@ -20,7 +20,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
-from pillarbox._operators.async_keyed.element import LETTER, Element, Visit, extend_visit
+from pillarbox._operators.async_keyed.element import LETTER, AsyncElement, DueTimersElement, extend_visit
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.runner import ElementRunner
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters
@@ -30,12 +30,13 @@ from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import with_context
-from pillarbox._operators.functions.basic import Function, OutputTag, TimeDomain
+from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
-from pillarbox._operators.functions.contexts import RuntimeContext
+from pillarbox._operators.functions.contexts import RuntimeContext, TimeDomain
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.clock import ScheduledTimer
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.mailbox import RejectedExecutionError
 
 # Maximum duration of a function's close() (seconds).
@@ -68,7 +69,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timers = self.time_services.get_internal_timer_service("user-timers", self)
         timers.processing_timers = _ProcessingTimers(timers.processing_timers, self)
         self._timers = timers
-        self._queue: OrderedQueue[Element] | UnorderedQueue[Element]
+        self._queue: OrderedQueue[AsyncElement] | UnorderedQueue[AsyncElement]
         self._queue = OrderedQueue() if options.ordered else UnorderedQueue()
         self._carried = None if self._undo is None else CarriedElements(self.backend, self._undo)
         tag = options.on_error
@@ -161,7 +162,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.run = None
         for value, key, stamp in run:
             self._await_room()
-            runner.admit(Element(runner, call, key, value, stamp, watermark))
+            runner.admit(AsyncElement(runner, call, key, value, stamp, watermark))
         self._turn()
 
     def _await_room(self) -> None:
@@ -229,7 +230,7 @@ class AsyncKeyedOperator(KeyedOperator):
             for key in dict.fromkeys((*keys, *runner.lines)):
                 due = max(limit, keys.get(key, limit))
                 if not extend_visit(runner.lines.get(key) or (), watermark, due, domain):
-                    runner.admit(Visit(runner, key, watermark, due, domain))
+                    runner.admit(DueTimersElement(runner, key, watermark, due, domain))
 
     def flush(self) -> None:
         self._turn()
@@ -272,10 +273,10 @@ class AsyncKeyedOperator(KeyedOperator):
                 part = records.slice(start, end)
                 for value, stamp in zip(part.values, part.timestamps or repeat(None)):
                     self._await_room()
-                    self.runner.admit(Element(self.runner, run.input_index, key, value, stamp, MIN_TIMESTAMP))
+                    self.runner.admit(AsyncElement(self.runner, run.input_index, key, value, stamp, MIN_TIMESTAMP))
             if ended:
                 ends = MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME
-                self.runner.admit(Visit(self.runner, self._last_key, *ends, ends_key=True))
+                self.runner.admit(DueTimersElement(self.runner, self._last_key, *ends, ends_key=True))
         self._turn()
 
     def _announce(self) -> None:
@@ -289,7 +290,7 @@ class AsyncKeyedOperator(KeyedOperator):
             raise self.runner.failure
         collector, sides, letters = self._collector, self.side_outputs, self._letters
         for element in self._queue.take_ready():
-            if not isinstance(element, Element):
+            if not isinstance(element, AsyncElement):
                 collector.flush()
                 self._emit_event(element)
                 continue
@@ -353,7 +354,9 @@ class AsyncKeyedOperator(KeyedOperator):
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [
-            element.arrived_in(epoch) for element in elements if isinstance(element, Element) and not element.is_over
+            element.arrived_in(epoch)
+            for element in elements
+            if isinstance(element, AsyncElement) and not element.is_over
         ]
         calls = self.runner.caller.snapshot(self.runner.lines, min(arrivals, default=None))
         if self._queue.is_empty():
@@ -361,7 +364,7 @@ class AsyncKeyedOperator(KeyedOperator):
         assert self._carried is not None
         entries: list[tuple[Any, ...]] = [] if calls is None else [("calls", *calls)]
         for element in elements:
-            if isinstance(element, Element):
+            if isinstance(element, AsyncElement):
                 self._carried.rewind(element)
             entries.append(entry_of(element))
         return entries
@@ -376,7 +379,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.runner.caller.restore(*entry[1:])
                 continue
             element = restored_from(entry, self.runner)
-            if not isinstance(element, Element):
+            if not isinstance(element, AsyncElement):
                 self._queue.put_event(element)
             elif element.state is RequestState.SETTLED:
                 self._queue.put_settled(element)

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
-from pillarbox._operators.async_io.api.options import OnBarrier, OptionsOfAsyncOperators
+from pillarbox._operators.async_io.api.options import AsyncOperatorOptions, OnBarrier
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
-from pillarbox._operators.functions.basic import Function, OutputTag
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
 # Maximum number of a subtask's elements that wait in memory for their key or for a call slot.
@@ -20,7 +21,7 @@ WAITING = 1_000
 
 
 @dataclass(frozen=True)
-class AsyncKeyedOptions(OptionsOfAsyncOperators):
+class AsyncKeyedOptions(AsyncOperatorOptions):
     """Options of a keyed function with ``async def``.
 
     Attributes:
@@ -79,3 +80,14 @@ def _is_async(call: Any) -> bool:
         inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part)
         for part in (call, getattr(type(call), "__call__", None))  # noqa: B004
     )
+
+
+class KeyedAsyncKeywords(TypedDict, total=False):
+    """The options of ``process`` for functions with ``async def``, for type checkers."""
+
+    capacity: int
+    timeout: DurationLike | None
+    ordered: bool
+    on_barrier: OnBarrier
+    budgets: Sequence[Budget]
+    journal: str | None

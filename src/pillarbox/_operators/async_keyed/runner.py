@@ -22,11 +22,11 @@ from pillarbox._errors import failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
-from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
+from pillarbox._operators.async_io.loop.workers import WorkerSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
-from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.element import LETTER, AsyncElement, DueTimersElement
 from pillarbox._operators.async_keyed.figures import Figures
-from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop, lease_loop
+from pillarbox._operators.async_keyed.loop import KeyedLoop, NextLoopTurn, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
 from pillarbox._operators.async_keyed.timeouts import Timeouts
@@ -35,12 +35,12 @@ from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.calls.replayed import ReplayedJournal
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_request
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._state.heap.backend import KeyedStateBackend, OneThread
 from pillarbox._state.heap.undo import ElementNotes, Undo
-from pillarbox._time.batch_timer_service import DroppedTimers
+from pillarbox._time.batch_timer_service import BatchDroppedTimers
 from pillarbox._time.internal_timer_service import InternalTimerService
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
 # If more than _PLENTY elements are ready, ended elements wait this long (seconds) for others, because a mail is
@@ -82,7 +82,7 @@ class ElementRunner:
         calls: list[Callable[..., Any]],
         on_timer: Callable[..., Any],
         letters: DeadLetters | None,
-        queue: OrderedQueue[Element] | UnorderedQueue[Element],
+        queue: OrderedQueue[AsyncElement] | UnorderedQueue[AsyncElement],
         announce: Callable[[], None],
     ) -> None:
         self.name = context.name
@@ -104,16 +104,16 @@ class ElementRunner:
         self._visits = 0
         self._announce = announce
         self._loop = lease_loop(context)
-        self.loop: OwnedLoop = self._loop.resource
+        self.loop: KeyedLoop = self._loop.resource
         self.loop.serve(rows)
         # With a manual clock, steps take no time.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
-        self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
+        self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: WorkerSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
-        self.ready: deque[Element] = deque()
-        self.run: Iterator[Element] | None = None
-        self.lines: dict[Any, deque[Element] | None] = {}
+        self.ready: deque[AsyncElement] = deque()
+        self.run: Iterator[AsyncElement] | None = None
+        self.lines: dict[Any, deque[AsyncElement] | None] = {}
         self._workers: set[WorkerSteps] = set()
         # Number of workers before their first step, and number to start next, which doubles while elements wait.
         self._starting = 0
@@ -141,7 +141,7 @@ class ElementRunner:
             budgets=options.budgets,
             replayed=options.replayed,
         )
-        self.dropped_timers = DroppedTimers(self.name)
+        self.dropped_timers = BatchDroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
         self.figures = Figures()
         # Each worker runs in a copy of this context. Creates its decimal settings before their first use.
@@ -153,9 +153,9 @@ class ElementRunner:
         """The number of records that may still arrive. Timers need no room."""
         return self._most - len(self._queue) + self._visits
 
-    def admit(self, element: Element) -> None:
+    def admit(self, element: AsyncElement) -> None:
         element.is_queued = True
-        self._visits += type(element) is Visit
+        self._visits += type(element) is DueTimersElement
         self._queue.put(element)
         lines, key = self.lines, element.key
         if key not in lines:
@@ -170,17 +170,17 @@ class ElementRunner:
 
     def elements_of(
         self, records: Iterator[tuple[Any, Any, int | None]], call: int, watermark: int
-    ) -> Iterator[Element]:
+    ) -> Iterator[AsyncElement]:
         """Yield the elements of records, as long as there is room. Admits elements of busy keys."""
         lines = self.lines
         for value, key, timestamp in islice(records, max(0, self.room)):
-            element = Element(self, call, key, value, timestamp, watermark)
+            element = AsyncElement(self, call, key, value, timestamp, watermark)
             if key in lines:
                 self.admit(element)
             else:
                 yield element
 
-    def first_wait(self, element: Element, steps: WorkerSteps) -> None:
+    def first_wait(self, element: AsyncElement, steps: WorkerSteps) -> None:
         element.steps = steps
         self.figures.add_running()
         if not element.is_queued:
@@ -190,14 +190,14 @@ class ElementRunner:
         if self._timeouts is not None:
             self._timeouts.watch(element)
 
-    def end(self, element: Element) -> None:
+    def end(self, element: AsyncElement) -> None:
         element.state = _SETTLED
         if element.steps is not None:
             self.figures.running -= 1
             if self._timeouts is not None:
                 self._timeouts.forget(element)
         element.steps = element.notes = None
-        self._visits -= type(element) is Visit
+        self._visits -= type(element) is DueTimersElement
         self._queue.complete(element)
         lines, key = self.lines, element.key
         line = lines[key]
@@ -228,7 +228,7 @@ class ElementRunner:
         finally:
             self.is_turning = False
 
-    def enter(self, element: Element) -> None:
+    def enter(self, element: AsyncElement) -> None:
         backend, key = self._backend, element.key
         backend.row = backend.rows[key]
         backend.key = key
@@ -291,7 +291,7 @@ class ElementRunner:
                 backend.row = rows[key]
                 backend.key = key
                 owned.current = element
-                visit = element if type(element) is Visit else None
+                visit = element if type(element) is DueTimersElement else None
                 call = calls[element.number] if visit is None else self._next_timer(visit)
                 while call is not None:
                     try:
@@ -343,7 +343,7 @@ class ElementRunner:
                 if (line and self._call_slots.resource.are_wanted(self)) or differs(clean):
                     return  # the next element needs a clean context
                 if now - steps.turn_began > _TURN:
-                    await NextTurn()
+                    await NextLoopTurn()
         finally:
             self.release_slot(steps)
             self.cut_off.discard(steps)
@@ -357,7 +357,7 @@ class ElementRunner:
             self._workers.discard(steps)
             self._call_slots.resource.release()
 
-    def _next_timer(self, visit: Visit) -> Callable[..., Any] | None:
+    def _next_timer(self, visit: DueTimersElement) -> Callable[..., Any] | None:
         """Take a visit's next due timer that still exists. Return the function to call, or None."""
         if visit.fired is not None:
             visit.fired = visit.calls = None
@@ -379,11 +379,11 @@ class ElementRunner:
             self.caller.numbers.pop(visit.key, None)
         return None
 
-    def _fire_last(self, timestamp: int, visit: Visit) -> Any:
+    def _fire_last(self, timestamp: int, visit: DueTimersElement) -> Any:
         self.count_last_timer(timestamp)
         return self._on_timer(timestamp, visit)
 
-    def _keep(self, element: Element) -> None:
+    def _keep(self, element: AsyncElement) -> None:
         """Keep a call's changes of state."""
         assert element.notes is not None
         if element.was_carried:
@@ -391,16 +391,16 @@ class ElementRunner:
             for row in element.notes.rows():
                 if row[0] >= 0:
                     self._backend.touch_row(row)
-        if type(element) is Visit:
+        if type(element) is DueTimersElement:
             self._renew_notes(element)
 
-    def _renew_notes(self, element: Element) -> None:
+    def _renew_notes(self, element: AsyncElement) -> None:
         assert self._undo is not None
         element.notes = ElementNotes()
         if self.loop.current is element:
             self._undo.enter(element.notes)
 
-    def raised(self, element: Element, error: BaseException) -> None:
+    def raised(self, element: AsyncElement, error: BaseException) -> None:
         """Emit a dead letter for an element's exception, or fail the task."""
         if element.is_over:
             return  # the element was cut off
@@ -412,21 +412,21 @@ class ElementRunner:
         else:
             self.fail(element, error)
 
-    def _write_letter(self, element: Element, error: BaseException) -> None:
+    def _write_letter(self, element: AsyncElement, error: BaseException) -> None:
         assert self._letters is not None and self._undo is not None and element.notes is not None
         self._undo.undo(element.notes)
         self._renew_notes(element)
-        timer = element.domain if type(element) is Visit else None
+        timer = element.domain if type(element) is DueTimersElement else None
         value = element.value if element.original is None else element.original
         letter = self._letters.letter(error, value, element.key, element.current, timer)
         element.results = [(LETTER, (letter, type(error).__name__), None)]
         element.keep_results()
 
-    def fail(self, element: Element, error: BaseException) -> None:
+    def fail(self, element: AsyncElement, error: BaseException) -> None:
         if self.failure is not None:
             return
         details: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask, "key": element.key}
-        if type(element) is not Visit:
+        if type(element) is not DueTimersElement:
             details["record"] = element.value
         try:
             raise_from_user_code(error, f"operator {self.name!r} {failed(error)} at {element}", **details)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import place_of_task
 
 if TYPE_CHECKING:
-    from pillarbox._operators.async_keyed.element import Element
+    from pillarbox._operators.async_keyed.element import AsyncElement
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
 _log = logging.getLogger("pillarbox")
@@ -64,7 +64,7 @@ class WorkerSteps(_Steps):
 
     def __init__(self, runner: ElementRunner) -> None:
         super().__init__(runner, runner.work(self))
-        self.element: Element | None = None
+        self.element: AsyncElement | None = None
         self.coroutine: Any = None
         self.has_waited = False
         self.is_cut_off = False
@@ -96,12 +96,12 @@ class WorkerSteps(_Steps):
             runner.start_workers()
 
 
-class ChildSteps(_Steps):
+class AsyncChildSteps(_Steps):
     """The steps of an asyncio task that an element created. They have no current key after the element has finished."""
 
     __slots__ = ("_element",)
 
-    def __init__(self, runner: ElementRunner, element: Element, inner: Any) -> None:
+    def __init__(self, runner: ElementRunner, element: AsyncElement, inner: Any) -> None:
         super().__init__(runner, inner)
         self._element = element
 

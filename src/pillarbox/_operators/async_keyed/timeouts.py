@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pillarbox._errors import OperatorError
 
 if TYPE_CHECKING:
-    from pillarbox._operators.async_keyed.element import Element
+    from pillarbox._operators.async_keyed.element import AsyncElement
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
 # Seconds for a cancelled element to end before it loses its call slot.
@@ -27,19 +27,19 @@ class Timeouts:
         self._seconds = seconds
         self._most_stuck = most_stuck
         # The deadlines (seconds) of unfinished elements, earliest first.
-        self._deadlines: dict[Element, float] = {}
+        self._deadlines: dict[AsyncElement, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, element: Element) -> None:
+    def watch(self, element: AsyncElement) -> None:
         loop = self._runner.loop.loop
         self._deadlines[element] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
 
-    def forget(self, element: Element) -> None:
+    def forget(self, element: AsyncElement) -> None:
         self._deadlines.pop(element, None)
 
-    def _error(self, element: Element) -> TimeoutError:
+    def _error(self, element: AsyncElement) -> TimeoutError:
         budget = self._runner.caller.budget_awaited_by(element)
         reason = "" if budget is None else f", because a call was waiting for the budget {budget!r}"
         return TimeoutError(f"not finished within {self._seconds:g} s{reason}")
@@ -58,7 +58,7 @@ class Timeouts:
             element.steps.task.cancel()
             loop.call_later(HEED_SECONDS, self._cut_off, element)
 
-    def _cut_off(self, element: Element) -> None:
+    def _cut_off(self, element: AsyncElement) -> None:
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

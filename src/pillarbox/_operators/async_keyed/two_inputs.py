@@ -14,11 +14,11 @@ from pillarbox._errors import OperatorError, failed, raise_from_user_code, short
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.timeouts import HEED_SECONDS
-from pillarbox._operators.connected.broadcast import KeyedReadOnly, KeyedWritable
+from pillarbox._operators.connected.broadcast import KeyedBroadcastContext, KeyedReadOnly
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.collector import Collector, check_results
 from pillarbox._operators.frame.contexts import Clocks
-from pillarbox._operators.frame.inputs import StreamInput
+from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._state.descriptors import MapStateDescriptor
@@ -33,7 +33,7 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
     ) -> None:
         super().__init__(context, function, keyings[0], options)
         self._inputs = [
-            StreamInput(partial(self.process_run, keying=keying, call=call), keying)
+            OperatorInput(partial(self.process_run, keying=keying, call=call), keying)
             for call, keying in enumerate(keyings)
         ]
 
@@ -59,8 +59,8 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         super().__init__(context, function, keying, options)
         self._clocks = Clocks(context)
         self._read_only = KeyedReadOnly(context, self._collector, self._clocks, descriptors)
-        self._writable = KeyedWritable(context, self._collector, self._clocks, descriptors)
-        self._inputs = [StreamInput(self.process_records, keying), StreamInput(self.process_broadcast)]
+        self._writable = KeyedBroadcastContext(context, self._collector, self._clocks, descriptors)
+        self._inputs = [OperatorInput(self.process_records, keying), OperatorInput(self.process_broadcast)]
 
     def open(self) -> None:
         super().open()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.budget import BudgetLimits
 
 #: A request may begin up to this time (seconds) after its slot. Thus, at most rate * (T + LATE) + 1 requests begin in
 #: any T seconds.
@@ -26,7 +26,7 @@ _NEARLY = 1e-9
 STOP = 1.0
 
 
-class Slots(NamedTuple):
+class AccountSlots(NamedTuple):
     """The answer to a booking: a slot for each request.
 
     Attributes:
@@ -38,21 +38,21 @@ class Slots(NamedTuple):
     probes: bool = False
 
 
-class RetryAt(NamedTuple):
+class AccountRetry(NamedTuple):
     """The answer to a booking: no slot is available before ``at``."""
 
     at: float
     why: str = ""
 
 
-class Refused(NamedTuple):
+class AccountRefusal(NamedTuple):
     """The answer to a booking: the requests must fail, because the exceeded budget has ``when_exceeded="fail"``."""
 
     why: str
     is_open: bool
 
 
-class Report(NamedTuple):
+class AccountReport(NamedTuple):
     """The outcome of requests.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report(NamedTuple):
 
 
 @dataclass
-class Period:
+class AccountPeriod:
     """The units charged against a ceiling in the current period.
 
     Attributes:
@@ -83,7 +83,7 @@ class Period:
     spent: float = 0.0
     clock: int = 0
 
-    def merge(self, other: Period, length: int) -> None:
+    def merge(self, other: AccountPeriod, length: int) -> None:
         """Merge another checkpoint's charge. The later period wins, then the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
@@ -99,9 +99,9 @@ class Account:
         written: whether charges are saved in a file, so that requests may spend only the saved :attr:`allowance`.
     """
 
-    def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
+    def __init__(self, limits: BudgetLimits, now: float, *, written: bool = False) -> None:
         self.limits = limits
-        self.period = Period()
+        self.period = AccountPeriod()
         #: Units that may be spent in the period, according to the file.
         self.allowance: float = 0.0 if written else float("inf")
         self._next = now
@@ -118,9 +118,9 @@ class Account:
     def is_open(self) -> bool:
         return self._open is not None
 
-    def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
+    def book(self, estimates: Sequence[float], now: float, wall: int) -> AccountSlots | AccountRetry | AccountRefusal:
         if now < self._stopped:
-            return RetryAt(self._stopped)
+            return AccountRetry(self._stopped)
         if self._open is not None and now < self._open:
             pause = f"{self._open - now:.1f} s"
             return self._exceeded(self._open, f"its circuit breaker is open for another {pause}", is_open=True)
@@ -134,18 +134,18 @@ class Account:
                 return self._exceeded(now + end / 1000, why)
             count = min(count, self._affordable(estimates, self.allowance))
             if not count:
-                return RetryAt(now + _QUANTUM)  # the file is being written
+                return AccountRetry(now + _QUANTUM)  # the file is being written
         times = self._times(estimates[:count], now)
-        if isinstance(times, RetryAt):
+        if isinstance(times, AccountRetry):
             return times
         self.period.spent += sum(estimates[: len(times)])
         if self._open is None:
-            return Slots(times)
+            return AccountSlots(times)
         # Allows another probe, in case the first probe's process dies.
         self._open = now + self._pause
-        return Slots(times, probes=True)
+        return AccountSlots(times, probes=True)
 
-    def _times(self, estimates: Sequence[float], now: float) -> list[float] | RetryAt:
+    def _times(self, estimates: Sequence[float], now: float) -> list[float] | AccountRetry:
         rate, units = self.limits.requests, self.limits.units
         if now < self._half:
             rate, units = (None if limit is None else limit / 2 for limit in (rate, units))
@@ -159,12 +159,12 @@ class Account:
             slot = at if rate is None else at + 1 / rate
             solvent = at if units is None else at + estimate / units
         if not times:
-            return RetryAt(max(slot, solvent) - AHEAD + _QUANTUM)
+            return AccountRetry(max(slot, solvent) - AHEAD + _QUANTUM)
         self._next, self._solvent = slot, solvent
         return times
 
-    def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> RetryAt | Refused:
-        return RetryAt(until, why) if self.limits.holds else Refused(why, is_open)
+    def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> AccountRetry | AccountRefusal:
+        return AccountRetry(until, why) if self.limits.holds else AccountRefusal(why, is_open)
 
     def _begin_period(self, wall: int) -> None:
         period = self.period
@@ -193,7 +193,7 @@ class Account:
             return None
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
-    def settle(self, report: Report, now: float) -> bool:
+    def settle(self, report: AccountReport, now: float) -> bool:
         """Account for requests' outcomes. Return whether all booked but unused slots become void."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
@@ -211,7 +211,7 @@ class Account:
             self._break(report, now)
         return report.stop is not None or (self.is_open and not was_open)
 
-    def _break(self, report: Report, now: float) -> None:
+    def _break(self, report: AccountReport, now: float) -> None:
         assert self.limits.breaker is not None
         failures = self.limits.breaker[0]
         if self._open is not None:

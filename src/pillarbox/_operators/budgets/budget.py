@@ -42,7 +42,7 @@ class CircuitBreaker:
         positive_millis(self.pause, "CircuitBreaker: pause=")
 
 
-class Limits(NamedTuple):
+class BudgetLimits(NamedTuple):
     """A budget as plain values, for messages between processes.
 
     Attributes:
@@ -62,10 +62,10 @@ class Limits(NamedTuple):
     holds: bool = True
     breaker: tuple[int, int, int] | None = None
 
-    def of_operator(self, uid: str) -> Limits:
+    def of_operator(self, uid: str) -> BudgetLimits:
         return self if self.name else self._replace(name=f"\0{uid}")
 
-    def shared_by(self, tasks: int) -> Limits:
+    def shared_by(self, tasks: int) -> BudgetLimits:
         """Return one task's limits if ``tasks`` concurrent tasks divide these limits equally."""
         requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
         return self._replace(requests=requests, units=units)
@@ -129,12 +129,12 @@ class Budget:
             self._refuse(f"an estimate of {self.estimate:g} units is above the ceiling, so no request could ever start")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BudgetLimits:
         ceiling, period = None, 0
         if self.ceiling is not None:
             ceiling, period = self._ceiling(self.ceiling)
         breaker = self.breaker
-        return Limits(
+        return BudgetLimits(
             self.name,
             self._per_second("requests", self.requests),
             self._per_second("units", self.units),

@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any
 
 from pillarbox._errors import OperatorError, describe
-from pillarbox._operators.budgets.account import LATE, Refused, Report
-from pillarbox._operators.budgets.budget import Limits
-from pillarbox._operators.budgets.ledger import Ledger, LedgerConnection, Slot
-from pillarbox._operators.budgets.wire import Connection, ForgedError
+from pillarbox._operators.budgets.account import LATE, AccountRefusal, AccountReport
+from pillarbox._operators.budgets.budget import BudgetLimits
+from pillarbox._operators.budgets.ledger import Ledger, LedgerConnection, LedgerSlot
+from pillarbox._operators.budgets.wire import BudgetConnection, BudgetMessageError
 
 # A report waits this long (seconds) for others or for a booking.
 _GATHER = 0.02
@@ -64,17 +64,17 @@ class _DriverLedgerConnection(LedgerConnection):
         self._ledger = ledger
         self.now = time.monotonic
         self._offset = _Offset()
-        self._connection: Connection | None = None
+        self._connection: BudgetConnection | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
         self._numbers = count()
         self._answers: dict[int, asyncio.Future[list[Any]]] = {}
-        self._reports: dict[Limits, Report] = {}
+        self._reports: dict[BudgetLimits, AccountReport] = {}
         self._sending: asyncio.TimerHandle | None = None
         self._voids: dict[str, Callable[[], None]] = {}
         self._closed = False
 
-    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+    async def book(self, limits: BudgetLimits, estimates: Sequence[float]) -> list[LedgerSlot] | AccountRefusal:
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()
@@ -89,16 +89,18 @@ class _DriverLedgerConnection(LedgerConnection):
                 self._answers.pop(number, None)
             self._offset.update(sent, driver, self.now())
             if kind == "refused":
-                return Refused(*content)
+                return AccountRefusal(*content)
             times, probes = content
             low, high = self._offset.low, self._offset.high
-            return [Slot(at - low, at + LATE - high, estimate, probes, at) for at, estimate in zip(times, estimates)]
+            return [
+                LedgerSlot(at - low, at + LATE - high, estimate, probes, at) for at, estimate in zip(times, estimates)
+            ]
 
-    def report(self, limits: Limits, report: Report) -> None:
-        earlier = self._reports.get(limits, Report())
+    def report(self, limits: BudgetLimits, report: AccountReport) -> None:
+        earlier = self._reports.get(limits, AccountReport())
         probe = earlier.probe if report.probe is None else report.probe
         stops = [source.stop for source in (earlier, report) if source.stop is not None]
-        self._reports[limits] = Report(
+        self._reports[limits] = AccountReport(
             earlier.units + report.units,
             earlier.outcomes + report.outcomes,
             probe,
@@ -122,21 +124,21 @@ class _DriverLedgerConnection(LedgerConnection):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
+    def on_void(self, limits: BudgetLimits, callback: Callable[[], None]) -> None:
         self._voids[limits.name] = callback
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> BudgetConnection:
         async with self._connecting:
             deadline, pauses = self.now() + _UNREACHABLE, iter(_PAUSES)
             while self._connection is None:
                 ledger = self._ledger
                 try:
-                    connecting = Connection.to_driver(ledger.host, ledger.port, ledger.token)
+                    connecting = BudgetConnection.to_driver(ledger.host, ledger.port, ledger.token)
                     connection = await asyncio.wait_for(connecting, _CONNECT)
                     number, sent = next(self._numbers), self.now()
                     connection.send("time", number)
                     (_, _, driver) = await asyncio.wait_for(connection.receive(), _CONNECT)
-                except (OSError, EOFError, ForgedError, TimeoutError, asyncio.TimeoutError) as error:
+                except (OSError, EOFError, BudgetMessageError, TimeoutError, asyncio.TimeoutError) as error:
                     if self.now() > deadline:
                         raise OperatorError(
                             f"cannot connect to the driver's budget server at {ledger.host}:{ledger.port}:"
@@ -150,7 +152,7 @@ class _DriverLedgerConnection(LedgerConnection):
                 self._reading = Context().run(loop.create_task, self._read(connection))
             return self._connection
 
-    async def _read(self, connection: Connection) -> None:
+    async def _read(self, connection: BudgetConnection) -> None:
         error: BaseException = ConnectionError("it is closed")
         try:
             while True:
@@ -161,7 +163,7 @@ class _DriverLedgerConnection(LedgerConnection):
                 answer = self._answers.get(content[0])
                 if answer is not None and not answer.done():
                     answer.set_result([kind, *content[1:]])
-        except (OSError, EOFError, ForgedError) as lost:
+        except (OSError, EOFError, BudgetMessageError) as lost:
             error = lost
         finally:
             connection.close()

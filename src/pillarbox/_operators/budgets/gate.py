@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 
 from pillarbox._errors import BudgetExceededError, CircuitOpenError
-from pillarbox._operators.budgets.account import Refused, Report
-from pillarbox._operators.budgets.budget import Budget, Limits
-from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
+from pillarbox._operators.budgets.account import AccountRefusal, AccountReport
+from pillarbox._operators.budgets.budget import Budget, BudgetLimits
+from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, LedgerSlot
 
 #: A counter's name: for how many milliseconds the next request waited.
 RATE_LIMITED = "rate_limited_ms"
@@ -31,15 +31,15 @@ class BudgetGate:
         lost: slots that expired unused.
     """
 
-    def __init__(self, budget: Budget, limits: Limits, end: LedgerConnection) -> None:
+    def __init__(self, budget: Budget, limits: BudgetLimits, end: LedgerConnection) -> None:
         self.budget = budget
         self._limits = limits
         self._end = end
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[LedgerSlot] = deque()
         self._booking: asyncio.Task[None] | None = None
         # Set when a booking is answered with slots or with `_outcome`.
         self._answered = asyncio.Event()
-        self._outcome: Refused | Exception | None = None
+        self._outcome: AccountRefusal | Exception | None = None
         self.granted = self.refused = self.stops = self.probes = self.lost = 0
         self.spent = 0.0
         end.on_void(limits, self._slots.clear)
@@ -75,10 +75,10 @@ class BudgetGate:
             # It is too late for the slot, or its request was cancelled.
             self.lost += 1
             slot = slots.popleft()
-            self._end.report(self._limits, Report(-slot.estimate, unused=(slot.at,)))
+            self._end.report(self._limits, AccountReport(-slot.estimate, unused=(slot.at,)))
         return bool(slots) and slots[0].begin <= now + NEARLY
 
-    def take(self) -> Slot:
+    def take(self) -> LedgerSlot:
         slot = self._slots.popleft()
         self.granted += 1
         self.probes += slot.probes
@@ -98,7 +98,7 @@ class BudgetGate:
         # Books again immediately, before other loops take the slots.
         while self._is_short(waiting) and self._outcome is None:
             try:
-                booking: list[Slot] | Refused | Exception = await self._end.book(
+                booking: list[LedgerSlot] | AccountRefusal | Exception = await self._end.book(
                     self._limits, waiting()[len(self._slots) :][:_MOST]
                 )
             except Exception as error:
@@ -111,7 +111,7 @@ class BudgetGate:
             if not ahead:
                 return
 
-    def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
+    def end(self, slot: LedgerSlot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
         self.spent += cost
         counts = self._limits.breaker is not None and not slot.probes and stop is None
         units = cost - slot.estimate
@@ -120,7 +120,7 @@ class BudgetGate:
             self._void()
         if units or counts or slot.probes or stop is not None:
             outcomes = (succeeded,) if counts else ()
-            self._end.report(self._limits, Report(units, outcomes, succeeded if slot.probes else None, stop))
+            self._end.report(self._limits, AccountReport(units, outcomes, succeeded if slot.probes else None, stop))
 
     def close(self) -> None:
         if self._booking is not None:
@@ -132,4 +132,4 @@ class BudgetGate:
         self._slots.clear()
         if slots:
             units = sum(slot.estimate for slot in slots)
-            self._end.report(self._limits, Report(-units, unused=tuple(slot.at for slot in slots)))
+            self._end.report(self._limits, AccountReport(-units, unused=tuple(slot.at for slot in slots)))

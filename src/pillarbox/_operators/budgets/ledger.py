@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pillarbox._operators.budgets.account import LATE, Account, Refused, Report, RetryAt
-from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.account import LATE, Account, AccountRefusal, AccountReport, AccountRetry
+from pillarbox._operators.budgets.budget import BudgetLimits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
 
@@ -20,7 +20,7 @@ from pillarbox._time.system_clock import system_clock_ms
 NEARLY = 1e-6
 
 
-class Slot(NamedTuple):
+class LedgerSlot(NamedTuple):
     """A time slot for the start of a request.
 
     Attributes:
@@ -43,17 +43,17 @@ class LedgerConnection(ABC):
     now: Callable[[], float]
 
     @abstractmethod
-    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+    async def book(self, limits: BudgetLimits, estimates: Sequence[float]) -> list[LedgerSlot] | AccountRefusal:
         """Wait until a slot is free, and book slots for some or all of the requests, from the first."""
 
     @abstractmethod
-    def report(self, limits: Limits, report: Report) -> None: ...
+    def report(self, limits: BudgetLimits, report: AccountReport) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Sleep, as measured by the slots' clock."""
 
-    def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
+    def on_void(self, limits: BudgetLimits, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the budget's booked but unused slots become void."""
 
     def close(self) -> None: ...
@@ -71,33 +71,34 @@ class LocalLedger(Ledger, LedgerConnection):
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
         self._clock = clock
-        self._accounts: dict[Limits, Account] = {}
+        self._accounts: dict[BudgetLimits, Account] = {}
         self._lock = threading.Lock()
         self.now = time.monotonic if clock is None else lambda: clock.relative_time_millis() / 1000
 
     def open(self) -> LedgerConnection:
         return self
 
-    def account(self, limits: Limits) -> Account:
+    def account(self, limits: BudgetLimits) -> Account:
         account = self._accounts.get(limits)
         if account is None:
             account = self._accounts[limits] = Account(limits, self.now())
         return account
 
-    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+    async def book(self, limits: BudgetLimits, estimates: Sequence[float]) -> list[LedgerSlot] | AccountRefusal:
         while True:
             with self._lock:
                 wall = system_clock_ms() if self._clock is None else self._clock.current_processing_time()
                 booking = self.account(limits).book(estimates, self.now(), wall)
-            if isinstance(booking, Refused):
+            if isinstance(booking, AccountRefusal):
                 return booking
-            if not isinstance(booking, RetryAt):
+            if not isinstance(booking, AccountRetry):
                 return [
-                    Slot(at, at + LATE, estimate, booking.probes, at) for at, estimate in zip(booking.times, estimates)
+                    LedgerSlot(at, at + LATE, estimate, booking.probes, at)
+                    for at, estimate in zip(booking.times, estimates)
                 ]
             await self.sleep(booking.at - self.now())
 
-    def report(self, limits: Limits, report: Report) -> None:
+    def report(self, limits: BudgetLimits, report: AccountReport) -> None:
         with self._lock:
             self.account(limits).settle(report, self.now())
 
@@ -126,7 +127,7 @@ class LocalLedger(Ledger, LedgerConnection):
 
 
 @dataclass(frozen=True)
-class BudgetScope:
+class LedgerScope:
     """The scope of a task's budgets: one task, or all tasks of the query (with a shared ledger).
 
     Attributes:

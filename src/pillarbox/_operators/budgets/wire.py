@@ -24,7 +24,7 @@ _NONCE = 16
 _MOST = 1 << 16
 
 
-class ForgedError(Exception):
+class BudgetMessageError(Exception):
     """Raised for a message that no process with the token has signed."""
 
 
@@ -32,7 +32,7 @@ def token_id(token: bytes) -> bytes:
     return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
 
 
-class Connection:
+class BudgetConnection:
     """One end of a connection between an event loop and the driver's ledger."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Connection:
         self._numbers = [0, 0]
 
     @staticmethod
-    async def to_driver(host: str, port: int, token: bytes) -> Connection:
+    async def to_driver(host: str, port: int, token: bytes) -> BudgetConnection:
         """Connect to the driver.
 
         Raises:
@@ -56,20 +56,20 @@ class Connection:
         nonce = secrets.token_bytes(_NONCE)
         writer.write(token_id(token) + nonce)
         other = await reader.readexactly(_NONCE)
-        return Connection(reader, writer, hmac.digest(token, nonce + other, "sha256"), is_driver=False)
+        return BudgetConnection(reader, writer, hmac.digest(token, nonce + other, "sha256"), is_driver=False)
 
     @staticmethod
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
-    ) -> tuple[Connection, bytes]:
+    ) -> tuple[BudgetConnection, bytes]:
         """Accept an executor's connection. Return it with the executor's token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:
-            raise ForgedError("its token is unknown")
+            raise BudgetMessageError("its token is unknown")
         nonce = secrets.token_bytes(_NONCE)
         writer.write(nonce)
-        return Connection(reader, writer, hmac.digest(token, other + nonce, "sha256"), is_driver=True), token
+        return BudgetConnection(reader, writer, hmac.digest(token, other + nonce, "sha256"), is_driver=True), token
 
     def send(self, *message: Any) -> None:
         body = json.dumps(message).encode()
@@ -82,14 +82,14 @@ class Connection:
         Raises:
             EOFError: the other end has disconnected.
             OSError: the connection is lost.
-            ForgedError: the other end does not know the token.
+            BudgetMessageError: the other end does not know the token.
         """
         (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
         if length > _MOST:
-            raise ForgedError(f"a message has {length} bytes, which is too many")
+            raise BudgetMessageError(f"a message has {length} bytes, which is too many")
         mac, body = await self._reader.readexactly(_MAC), await self._reader.readexactly(length)
         if not hmac.compare_digest(mac, self._mac(not self._is_driver, body)):
-            raise ForgedError("a message has the wrong signature")
+            raise BudgetMessageError("a message has the wrong signature")
         message: list[Any] = json.loads(body)
         return message
 

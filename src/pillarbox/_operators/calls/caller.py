@@ -14,19 +14,19 @@ from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._operators.calls.digests import Callee, digest, numbered
 from pillarbox._operators.calls.journal import Entry, Journal
-from pillarbox._operators.calls.records import ElementCalls, Name, Record
+from pillarbox._operators.calls.records import CallRecord, ElementCallRecords, Name
 from pillarbox._operators.calls.replayed import ReplayedCalls
-from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
+from pillarbox._operators.calls.service_call import ServiceCall, ServiceCallOptions
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 
 
-class CallingElement(Protocol):
+class _CallingElement(Protocol):
     """An element (record or timer) whose function makes service calls."""
 
     key: Any
     arrival: int | None
-    calls: ElementCalls | None
+    calls: ElementCallRecords | None
 
     @property
     def content(self) -> tuple[Any, ...]: ...
@@ -63,7 +63,7 @@ class Caller:
         self._made = self._reused = 0
 
     async def call(
-        self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
+        self, element: _CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: ServiceCallOptions
     ) -> Any:
         """Return a call's recorded answer, or make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
@@ -78,7 +78,7 @@ class Caller:
         fingerprint = _fingerprint(callee, args, options.key, where)
         calls = element.calls
         if calls is None:
-            calls = element.calls = ElementCalls()
+            calls = element.calls = ElementCallRecords()
         if self._journal is not None:
             self._journal.open()
             calls.records.update(self._journal.take(self._identity(element, calls, where)))
@@ -103,30 +103,30 @@ class Caller:
             if self._replayed is not None:
                 await self._replayed.before_call(callee, args)
             if options.reconcile is not None and record is None:
-                await self._write(calls, name, Record.begun(fingerprint))
+                await self._write(calls, name, CallRecord.begun(fingerprint))
             try:
                 call = ServiceCall(function, callee, args, options, turns, element, idempotency_key)
                 answer = await call.answer(was_begun=record is not None)
             except BaseException as error:
                 if isinstance(error, options.record_errors) and concerns_record(error):
-                    await self._write(calls, name, Record.of(fingerprint, error, where))
+                    await self._write(calls, name, CallRecord.of(fingerprint, error, where))
                 else:
                     calls.release(name)
                 raise
             if self._keeps_records or options.key is not None:
-                await self._write(calls, name, Record.of(fingerprint, answer, where))
+                await self._write(calls, name, CallRecord.of(fingerprint, answer, where))
             return answer
         finally:
             calls.in_flight.discard(name)
 
-    async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
+    async def _write(self, calls: ElementCallRecords, name: Name, record: CallRecord) -> None:
         """Record a call. The next snapshot contains the record even before it is written to the journal."""
         calls.records[name] = record
         if self._journal is not None:
             assert calls.identity is not None
             await self._journal.write(calls.identity, name, record)
 
-    def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
+    def _identity(self, element: _CallingElement, calls: ElementCallRecords, where: str) -> bytes:
         """Return a digest that identifies the element. It is the same if the element runs again."""
         if calls.identity is None:
             context = self._context
@@ -171,7 +171,7 @@ class Caller:
         if self._journal is not None:
             self._journal.add(epoch, entries)
 
-    def budget_awaited_by(self, element: CallingElement) -> str | None:
+    def budget_awaited_by(self, element: _CallingElement) -> str | None:
         return next((name for name, turns in self._turns.items() if turns.has_request_of(element)), None)
 
     @property

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pillarbox._errors import ConfigurationError, describe, place_of_task
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
-from pillarbox._operators.calls.records import Name, Record
+from pillarbox._operators.calls.records import CallRecord, Name
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._unpickle import loads_plain
 
@@ -55,7 +55,7 @@ class Journal:
         self._folder = ""
         self._has_folders = False
         # Records of earlier attempts, by element identity, until their elements take them.
-        self._records: dict[bytes, dict[Name, Record]] = {}
+        self._records: dict[bytes, dict[Name, CallRecord]] = {}
         self._last_epoch = 0
         self._waiting: list[tuple[Entry, asyncio.Future[None]]] = []
         self._number = 0
@@ -89,12 +89,12 @@ class Journal:
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
         """Add records of earlier attempts, for elements that arrived in ``epoch`` or earlier."""
         for identity, name, content in entries:
-            records, record = self._records.setdefault(identity, {}), Record(*content)
+            records, record = self._records.setdefault(identity, {}), CallRecord(*content)
             if name not in records or not records[name].is_answered:
                 records[name] = record
             self._last_epoch = max(self._last_epoch, epoch)
 
-    def take(self, identity: bytes) -> dict[Name, Record]:
+    def take(self, identity: bytes) -> dict[Name, CallRecord]:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
@@ -110,7 +110,7 @@ class Journal:
         ]
         return self._last_epoch, entries
 
-    async def write(self, identity: bytes, name: Name, record: Record) -> None:
+    async def write(self, identity: bytes, name: Name, record: CallRecord) -> None:
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():

@@ -16,7 +16,7 @@ Name = str | tuple[bytes, int]
 _BEGUN, _RESULT, _ERROR = "begun", "result", "error"
 
 
-class Record(NamedTuple):
+class CallRecord(NamedTuple):
     """The record of a call, stored in snapshots and journals as a tuple.
 
     Attributes:
@@ -29,11 +29,11 @@ class Record(NamedTuple):
     payload: bytes = b""
 
     @staticmethod
-    def begun(fingerprint: bytes) -> Record:
-        return Record(fingerprint, _BEGUN)
+    def begun(fingerprint: bytes) -> CallRecord:
+        return CallRecord(fingerprint, _BEGUN)
 
     @staticmethod
-    def of(fingerprint: bytes, answer: Any, call: str) -> Record:
+    def of(fingerprint: bytes, answer: Any, call: str) -> CallRecord:
         """Return the record of an answer (a result or an exception). Raises if the answer cannot be pickled."""
         is_error = isinstance(answer, BaseException)
         try:
@@ -45,7 +45,7 @@ class Record(NamedTuple):
                 f"{call}: its {'exception' if is_error else 'result'}, of type {type(answer).__name__}, cannot be"
                 f" recorded: {describe(error)}: use only data that can be pickled"
             ) from error
-        return Record(fingerprint, _ERROR if is_error else _RESULT, payload)
+        return CallRecord(fingerprint, _ERROR if is_error else _RESULT, payload)
 
     @property
     def is_answered(self) -> bool:
@@ -58,7 +58,7 @@ class Record(NamedTuple):
         return answer
 
 
-class ElementCalls:
+class ElementCallRecords:
     """An element's service calls, kept until the element finishes.
 
     Args:
@@ -72,7 +72,7 @@ class ElementCalls:
 
     def __init__(self, identity: bytes | None = None, records: Iterable[tuple[Name, Any]] = ()) -> None:
         self.identity = identity
-        self.records: dict[Name, Record] = {name: Record(*record) for name, record in records}
+        self.records: dict[Name, CallRecord] = {name: CallRecord(*record) for name, record in records}
         self.in_flight: set[Name] = set()
         # The names of the element's calls, except failed calls.
         self._used: set[Name] = set()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pillarbox._errors import shorten
 from pillarbox._operators.calls.digests import Callee
 from pillarbox._operators.calls.journal import Entry, Journal
-from pillarbox._operators.calls.records import Name, Record
+from pillarbox._operators.calls.records import CallRecord, Name
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,5 @@ class ReplayedJournal(Journal):
     def _read(self, first: int) -> None:
         self.add(first, self._recorded.get(first, ()))
 
-    async def write(self, identity: bytes, name: Name, record: Record) -> None:
+    async def write(self, identity: bytes, name: Name, record: CallRecord) -> None:
         pass

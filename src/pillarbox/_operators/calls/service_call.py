@@ -21,7 +21,7 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 @dataclass(frozen=True)
-class CallOptions:
+class ServiceCallOptions:
     """The options of ``ctx.call``."""
 
     key: str | None = None
@@ -32,14 +32,14 @@ class CallOptions:
     reconcile: Callable[..., Any] | None = None
 
     @staticmethod
-    def of(options: dict[str, Any]) -> CallOptions:
-        unknown = options.keys() - CallOptions.__dataclass_fields__.keys()
+    def of(options: dict[str, Any]) -> ServiceCallOptions:
+        unknown = options.keys() - ServiceCallOptions.__dataclass_fields__.keys()
         if unknown:
             raise ProgramError(
                 f"ctx.call() has no option {min(unknown)!r}: pass the function's own arguments by position, or use"
                 " functools.partial"
             )
-        return CallOptions(**options) if options else _NO_OPTIONS
+        return ServiceCallOptions(**options) if options else _NO_OPTIONS
 
     def __post_init__(self) -> None:
         if self.key is not None:
@@ -57,7 +57,7 @@ class CallOptions:
             raise ProgramError(f"ctx.call(): reconcile= must be a function, not {shorten(self.reconcile)}")
 
 
-_NO_OPTIONS = CallOptions()
+_NO_OPTIONS = ServiceCallOptions()
 
 
 class ServiceCall(NamedTuple):
@@ -71,7 +71,7 @@ class ServiceCall(NamedTuple):
     function: Callable[..., Any]
     callee: Callee
     args: tuple[Any, ...]
-    options: CallOptions
+    options: ServiceCallOptions
     turns: Turns | None
     owner: object
     idempotency_key: str | None = None

@@ -38,7 +38,7 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
         ) from None
 
 
-class PartialColumn(NamedTuple):
+class AccumulatorColumn(NamedTuple):
     """A column of an aggregate's partial results.
 
     Attributes:
@@ -50,7 +50,7 @@ class PartialColumn(NamedTuple):
     kernel: str = ""
 
 
-class Overflow(Exception):
+class AccumulatorOverflow(Exception):
     """Raised for a result that does not fit its type. ``index`` is the group number."""
 
     def __init__(self, index: int) -> None:
@@ -62,24 +62,24 @@ class Accumulator(ABC):
     """An aggregate for columns of certain types. ``parts`` are its partial results' columns."""
 
     result_type: spark.DataType
-    parts: tuple[PartialColumn, ...]
+    parts: tuple[AccumulatorColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results (by default, the first part), which the caller casts to the result type.
 
-        ``rows`` is the number of rows in each group. Raises :class:`Overflow`.
+        ``rows`` is the number of rows in each group. Raises :class:`AccumulatorOverflow`.
         """
         return parts[0]
 
 
-class ByKernels(Accumulator):
+class KernelAccumulator(Accumulator):
     """An aggregate that Arrow's kernels merge."""
 
     @abstractmethod
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]: ...
 
 
-class ByGroups(Accumulator):
+class GroupedAccumulator(Accumulator):
     """An aggregate that updates all its columns together, from each row's group number."""
 
     @abstractmethod
@@ -90,11 +90,11 @@ class ByGroups(Accumulator):
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
 
 
-class CountRows(ByKernels):
+class CountRowsAccumulator(KernelAccumulator):
     """The number of rows. Needs no partial results, because rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[PartialColumn, ...] = ()
+    parts: tuple[AccumulatorColumn, ...] = ()
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         return ()
@@ -103,31 +103,31 @@ class CountRows(ByKernels):
         return rows
 
 
-class Count(ByKernels):
+class CountAccumulator(KernelAccumulator):
     """The number of non-null values."""
 
     def __init__(self, kind: spark.DataType) -> None:
         arrow_type(kind)
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[PartialColumn, ...] = (PartialColumn(pa.int64(), "count"),)
+    parts: tuple[AccumulatorColumn, ...] = (AccumulatorColumn(pa.int64(), "count"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         return [columns[0].is_valid().cast(pa.int64())]
 
 
-class Sum(ByKernels):
+class SumAccumulator(KernelAccumulator):
     """The sum of numbers or intervals."""
 
     def __init__(self, kind: spark.DataType) -> None:
         self.result_type: spark.DataType = _sum_type(kind, "sum_")
-        self.parts: tuple[PartialColumn, ...] = (PartialColumn(_added_as(self.result_type), "sum"),)
+        self.parts: tuple[AccumulatorColumn, ...] = (AccumulatorColumn(_added_as(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         return [columns[0].cast(self.parts[0].kind)]
 
 
-class Average(ByKernels):
+class AverageAccumulator(KernelAccumulator):
     """The mean of numbers or intervals. Integers are summed as doubles, as in Spark."""
 
     def __init__(self, kind: spark.DataType) -> None:
@@ -140,9 +140,9 @@ class Average(ByKernels):
             self.result_type = spark.DayTimeIntervalType()
         else:
             self.result_type = total = spark.DoubleType()
-        self.parts: tuple[PartialColumn, ...] = (
-            PartialColumn(_added_as(total), "sum"),
-            PartialColumn(pa.int64(), "count"),
+        self.parts: tuple[AccumulatorColumn, ...] = (
+            AccumulatorColumn(_added_as(total), "sum"),
+            AccumulatorColumn(pa.int64(), "count"),
         )
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
@@ -177,12 +177,12 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
         divisor = max(count, 1)
         mean = (2 * abs(total) * factor + divisor) // (2 * divisor)
         if mean >= limit:
-            raise Overflow(index)
+            raise AccumulatorOverflow(index)
         means[index] = mean if total >= 0 else -mean
     return means
 
 
-class MinOrMax(ByKernels):
+class MinMaxAccumulator(KernelAccumulator):
     """The minimum or maximum. Floats are mapped to integers of the same order, with NaN greatest."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
@@ -190,7 +190,7 @@ class MinOrMax(ByKernels):
         self.result_type: spark.DataType = kind
         self._kind = arrow_type(kind)
         part = pa.int64() if isinstance(kind, (*_FLOATS, spark.DayTimeIntervalType)) else self._kind
-        self.parts: tuple[PartialColumn, ...] = (PartialColumn(part, which),)
+        self.parts: tuple[AccumulatorColumn, ...] = (AccumulatorColumn(part, which),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         (column,) = columns
@@ -200,7 +200,7 @@ class MinOrMax(ByKernels):
         return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
-class FirstOrLast(ByGroups):
+class FirstOrLast(GroupedAccumulator):
     """The value of the row with the earliest or latest event time, or the smallest of several such values."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
@@ -209,7 +209,7 @@ class FirstOrLast(ByGroups):
         self._order = "descending" if latest else "ascending"
         # Arrow cannot sort durations.
         self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
-        self.parts: tuple[PartialColumn, ...] = (PartialColumn(self._stored), PartialColumn(pa.int64()))
+        self.parts: tuple[AccumulatorColumn, ...] = (AccumulatorColumn(self._stored), AccumulatorColumn(pa.int64()))
 
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         return self.merge(groups, size, columns[0].cast(self._stored), pa.array(times))
@@ -224,11 +224,11 @@ class FirstOrLast(ByGroups):
         return [part.take(indices) for part in parts]
 
 
-class ApproxCountDistinct(ByGroups):
+class ApproxCountDistinctAccumulator(GroupedAccumulator):
     """The approximate number of distinct values, estimated from their smallest hashes."""
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[PartialColumn, ...] = (PartialColumn(pa.list_(pa.uint64())),)
+    parts: tuple[AccumulatorColumn, ...] = (AccumulatorColumn(pa.list_(pa.uint64())),)
 
     def __init__(self, kind: spark.DataType) -> None:
         _check_compared(kind, "approx_count_distinct_", "it has no hash")
@@ -245,19 +245,19 @@ class ApproxCountDistinct(ByGroups):
         return sketch.estimates(parts[0])
 
 
-class UserAggregate(ByGroups):
+class UserAccumulator(GroupedAccumulator):
     """Calls a user's :class:`ArrowAggregateFunction`."""
 
     def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
         self._function = function
         self.result_type: spark.DataType = result_type
         self._result_kind = arrow_type(result_type)
-        self.parts: tuple[PartialColumn, ...] = ()
+        self.parts: tuple[AccumulatorColumn, ...] = ()
         none = pa.array([], pa.int64())
         empty = list(function.partial(none, 0, *(pa.array([], arrow_type(kind)) for kind in types)))
         if not empty or not all(isinstance(part, pa.Array) for part in empty):
             raise ProgramError(f"{function!r}: partial() must return a list of one or more Arrow arrays")
-        self.parts = tuple(PartialColumn(part.type) for part in empty)
+        self.parts = tuple(AccumulatorColumn(part.type) for part in empty)
         self._checked("merge()", function.merge(none, 0, *empty), 0)
         function.result(*empty).cast(self._result_kind)
 

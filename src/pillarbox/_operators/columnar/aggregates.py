@@ -13,14 +13,14 @@ import pyspark.sql.types as spark
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._operators.columnar.accumulators import (
     Accumulator,
-    ApproxCountDistinct,
-    Average,
-    Count,
-    CountRows,
+    ApproxCountDistinctAccumulator,
+    AverageAccumulator,
+    CountAccumulator,
+    CountRowsAccumulator,
     FirstOrLast,
-    MinOrMax,
-    Sum,
-    UserAggregate,
+    MinMaxAccumulator,
+    SumAccumulator,
+    UserAccumulator,
 )
 from pillarbox._types.type_information import TypeInformation
 
@@ -41,21 +41,21 @@ class _BuiltIn(ColumnAggregate):
     columns: tuple[str, ...]
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        return _BOUND_BY[self.name](*types) if types else CountRows()
+        return _BOUND_BY[self.name](*types) if types else CountRowsAccumulator()
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.columns))})"
 
 
 _BOUND_BY: dict[str, Callable[[spark.DataType], Accumulator]] = {
-    "approx_count_distinct_": ApproxCountDistinct,
-    "avg_": Average,
-    "count_": Count,
+    "approx_count_distinct_": ApproxCountDistinctAccumulator,
+    "avg_": AverageAccumulator,
+    "count_": CountAccumulator,
     "first_": partial(FirstOrLast, latest=False),
     "last_": partial(FirstOrLast, latest=True),
-    "max_": partial(MinOrMax, which="max"),
-    "min_": partial(MinOrMax, which="min"),
-    "sum_": Sum,
+    "max_": partial(MinMaxAccumulator, which="max"),
+    "min_": partial(MinMaxAccumulator, which="min"),
+    "sum_": SumAccumulator,
 }
 
 
@@ -209,7 +209,7 @@ class ArrowAggregateFunction(ColumnAggregate):
                 f"{type(self).__name__} has no output_type: set it to the type of the results, such as Types.DOUBLE()"
             )
         try:
-            return UserAggregate(self, types, declared)
+            return UserAccumulator(self, types, declared)
         except ProgramError:
             raise
         except Exception as error:

@@ -19,10 +19,10 @@ import pyspark.sql.types as spark
 from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxError, ProgramError, shorten
 from pillarbox._operators.columnar.accumulators import (
     Accumulator,
-    ByGroups,
-    ByKernels,
-    Overflow,
-    PartialColumn,
+    AccumulatorColumn,
+    AccumulatorOverflow,
+    GroupedAccumulator,
+    KernelAccumulator,
     arrow_type,
 )
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
@@ -46,7 +46,7 @@ _LONG = pa.decimal128(38, 0)
 
 
 @dataclass(frozen=True)
-class AggregateColumns:
+class PartialColumns:
     """The columns of a program's aggregates. Pickled and sent to the workers.
 
     Attributes:
@@ -94,7 +94,7 @@ class Partials:
         windows: describes the panes of stored partial results. None if they are never stored.
     """
 
-    def __init__(self, columns: AggregateColumns, operator: str, windows: str | None = None) -> None:
+    def __init__(self, columns: PartialColumns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
         self._windows = windows
         self._keys = [field.name for field in columns.grouped()]
@@ -109,8 +109,12 @@ class Partials:
             names = [f"{name}: {aggregate!r}[{index}]" for index in range(len(accumulator.parts))]
             fields += [pa.field(part, kind.kind) for part, kind in zip(names, accumulator.parts)]
             self._bound.append(_Bound(name, aggregate, accumulator, names))
-        self._by_kernels = [(bound, it) for bound in self._bound if isinstance(it := bound.accumulator, ByKernels)]
-        self._by_groups = [(bound, it) for bound in self._bound if isinstance(it := bound.accumulator, ByGroups)]
+        self._by_kernels = [
+            (bound, it) for bound in self._bound if isinstance(it := bound.accumulator, KernelAccumulator)
+        ]
+        self._by_groups = [
+            (bound, it) for bound in self._bound if isinstance(it := bound.accumulator, GroupedAccumulator)
+        ]
         self.schema: pa.Schema = pa.schema(fields)
         self._sessions = columns.sessions
         self._result_schema = pa.schema(
@@ -224,11 +228,11 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        kernels = {ROWS: PartialColumn(pa.int64(), "count")}
+        kernels = {ROWS: AccumulatorColumn(pa.int64(), "count")}
         if self._sessions:
-            kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
+            kernels |= {START: AccumulatorColumn(pa.int64(), "min"), END: AccumulatorColumn(pa.int64(), "max")}
         if _MARK in columns:
-            kernels[_MARK] = PartialColumn(pa.bool_(), "max")
+            kernels[_MARK] = AccumulatorColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
         # Columns are named by numbers, because users may choose any names.
@@ -251,7 +255,7 @@ class Partials:
         for (name, part), (index, function) in zip(kernels.items(), aggregations):
             try:
                 outcome[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
-            except Overflow as overflow:
+            except AccumulatorOverflow as overflow:
                 bound = next(bound for bound in self._bound if name in bound.names)
                 raise self._overflow(bound, overflow.index, outcome, starts) from None
         groups = np.empty(count, np.int64)
@@ -278,7 +282,7 @@ class Partials:
             try:
                 with self._located_errors():
                     results = aggregate.accumulator.result(columns[ROWS], *(columns[name] for name in aggregate.names))
-            except Overflow as overflow:
+            except AccumulatorOverflow as overflow:
                 raise self._overflow(aggregate, overflow.index, columns, starts) from None
             arrays.append(results if results.type == kind else results.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._result_schema)
@@ -353,7 +357,7 @@ def _array(column: Any) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _wide(column: Any, part: PartialColumn, count: int) -> Any:
+def _wide(column: Any, part: AccumulatorColumn, count: int) -> Any:
     """Cast numbers to a type that can hold their sum, because Arrow's sums overflow silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
@@ -369,7 +373,7 @@ def _wide(column: Any, part: PartialColumn, count: int) -> Any:
     return column if largest * count <= _INT64_MAX else column.cast(_LONG)
 
 
-def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
+def _narrow(column: pa.Array, part: AccumulatorColumn) -> pa.Array:
     if column.type == part.kind:
         return column
     try:
@@ -379,5 +383,5 @@ def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
             try:
                 column.slice(index, 1).cast(part.kind)
             except pa.ArrowInvalid:
-                raise Overflow(index) from None
+                raise AccumulatorOverflow(index) from None
         raise

@@ -16,7 +16,7 @@ from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.panes import panes_of
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024

@@ -14,7 +14,7 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.key_columns import grouped_arrays
-from pillarbox._operators.columnar.partials import ALL, AggregateColumns
+from pillarbox._operators.columnar.partials import ALL, PartialColumns
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._types.row_encoder import RowEncoder
 
@@ -29,7 +29,7 @@ class ColumnarProgram:
     """
 
     assigner: WindowAssigner
-    columns: AggregateColumns
+    columns: PartialColumns
     lateness: int
     encoder: RowEncoder | str
 

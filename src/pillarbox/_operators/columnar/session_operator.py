@@ -18,7 +18,7 @@ from pillarbox._operators.columnar.partials import END, START
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 _ADDRESS = "sessions"
 # The state is rewritten when its rows exceed twice the open sessions plus _SLACK, or its batches reach _MOST.

@@ -22,7 +22,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 # Up to this many partial results, windows fire together and panes are stored together. Windows and panes with more than
 # `_ALONE` are processed alone.

@@ -13,7 +13,7 @@ from pillarbox._errors import ProgramError, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.contexts import EmittingContext, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
-from pillarbox._operators.frame.inputs import StreamInput
+from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
 from pillarbox._operators.functions.basic import check_plain
@@ -95,7 +95,7 @@ class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTi
     _instead = "use it in process_broadcast_element(), which runs in every subtask"
 
 
-class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
+class KeyedBroadcastContext(_Side, KeyedBroadcastProcessFunction.Context):
     """The context for broadcast records."""
 
     _instead = "a record of the broadcast stream has no key: use apply_to_keyed_state(...) for the state of all keys"
@@ -126,7 +126,7 @@ class _BroadcastOperator(FunctionOperator):
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        return (self, StreamInput(self.process_broadcast))
+        return (self, OperatorInput(self.process_broadcast))
 
 
 class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
@@ -146,7 +146,7 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
     ) -> None:
         KeyedProcessOperator.__init__(self, context, function, keying)
         self._ctx = KeyedReadOnly(context, self._collector, self.user_timers, descriptors)
-        self._broadcast = KeyedWritable(context, self._collector, self.user_timers, descriptors)
+        self._broadcast = KeyedBroadcastContext(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
         self.backend.leave_key()

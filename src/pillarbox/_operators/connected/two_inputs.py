@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pillarbox._operators.frame.inputs import StreamInput, TwoInputs
+from pillarbox._operators.frame.inputs import OperatorInput, TwoInputs
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.keyed.process import KeyedProcessOperator
@@ -20,9 +20,9 @@ from pillarbox._operators.stateless.process import ProcessOperator
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 
 
-def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callable[..., Any]) -> list[StreamInput]:
+def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callable[..., Any]) -> list[OperatorInput]:
     return [
-        StreamInput(partial(process_run, keying=keying, call=method), keying)
+        OperatorInput(partial(process_run, keying=keying, call=method), keying)
         for keying, method in zip(keyings, methods, strict=True)
     ]
 

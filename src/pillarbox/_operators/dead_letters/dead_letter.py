@@ -21,8 +21,9 @@ from pillarbox._errors import (
     shorten,
 )
 from pillarbox._operators.frame.operator import Input, OperatorContext
-from pillarbox._operators.functions.basic import OutputTag, TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.functions.metric_group import DEAD_LETTERS, Counter
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 

@@ -13,11 +13,12 @@ from pillarbox._errors import OperatorError, ProgramError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, cause_of, check_on_error
 from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.function_operator import FunctionOperator
-from pillarbox._operators.frame.inputs import StreamInput
+from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
-from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
+from pillarbox._operators.functions.contexts import TimeDomain
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
@@ -103,9 +104,9 @@ class GuardedOperator(StreamOperator):
         for name in _DELEGATED:
             setattr(self, name, getattr(operator, name))
 
-    def _guarded_input(self, guarded: RecordInput, keying: Keying | None) -> StreamInput:
+    def _guarded_input(self, guarded: RecordInput, keying: Keying | None) -> OperatorInput:
         keying = getattr(guarded, "keying", None) or keying
-        return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
+        return OperatorInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
 
     def process_records(self, records: Records) -> None:
         (only,) = self._inputs

@@ -39,7 +39,7 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
-class Pickled:
+class CapturedObject:
     """A user object's pickle, with classes and functions that workers cannot import.
 
     Attributes:
@@ -89,7 +89,7 @@ def load(payload: bytes) -> Any:
     return _Unpickler(BytesIO(payload)).load()
 
 
-class BroadcastReferences:
+class CapturedBroadcasts:
     """References to Spark's broadcast variables. When Spark pickles this object, it sends the variables to the worker.
 
     In the worker, it becomes an empty tuple, to avoid importing pillarbox. User objects refer to variables by number.
@@ -118,9 +118,9 @@ class Captured(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
-        self.pickled: Pickled | None = None
+        self.pickled: CapturedObject | None = None
         try:
-            self.pickled = Pickled(function)
+            self.pickled = CapturedObject(function)
         except Exception:
             self.pickled = None
 

@@ -12,7 +12,7 @@ from pillarbox._copies import FIXED, TUPLES
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.types.sizes import size_of
 
 # Maximum results in an emitted batch, so that a record with many results does not fill memory.

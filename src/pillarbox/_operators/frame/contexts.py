@@ -7,10 +7,11 @@ from typing import Any
 from pillarbox._errors import ProgramError
 from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
-from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._operators.functions.basic import KeyedProcessFunction, ProcessFunction
+from pillarbox._operators.functions.contexts import TimeDomain, TimerService
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.heap.backend import KeyedStateBackend
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):

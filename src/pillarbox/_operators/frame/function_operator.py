@@ -95,16 +95,16 @@ class FunctionOperator(StreamOperator):
             call = getattr(call, self._method, call)
         return call  # type: ignore[no-any-return]
 
-    def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
+    def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> FunctionPass:
         """Return an iteration over a batch's values. With ``keying``, each value's key becomes the current key."""
         values = records.values
         pending = iter(values)
         if keying is None or self.keyed is None or not self.keyed.backend.is_declared:
-            return Pass(self, values, pending, pending, timeless=timeless)
-        return Pass(self, values, pending, under_keys(self.keyed.backend, keying.keys_of(records), pending))
+            return FunctionPass(self, values, pending, pending, timeless=timeless)
+        return FunctionPass(self, values, pending, under_keys(self.keyed.backend, keying.keys_of(records), pending))
 
 
-class Pass:
+class FunctionPass:
     """An iteration over records for user code. As a context manager, adds the operator, key and record to errors.
 
     Args:

@@ -9,7 +9,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator
 
 
-class StreamInput:
+class OperatorInput:
     """One input of an operator with several inputs."""
 
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:

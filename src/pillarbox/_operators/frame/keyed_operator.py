@@ -9,8 +9,8 @@ from pillarbox._errors import OperatorError, shorten_record
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.metric_group import LATE_RECORDS_DROPPED
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager

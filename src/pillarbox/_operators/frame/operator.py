@@ -10,18 +10,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._operators.budgets.budget import Limits
-from pillarbox._operators.budgets.ledger import BudgetScope
+from pillarbox._operators.budgets.budget import BudgetLimits
+from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._operators.frame.spark_time import MicroBatch, SparkTime
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
-from pillarbox._operators.functions.metric_group import UserMetrics
+from pillarbox._operators.functions.metric_group import UserMetricGroup
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.clock import ProcessingTimeService
@@ -42,7 +43,7 @@ class Input(RecordInput, WatermarkReceiver, Protocol):
     """Receives an operator's output: the next operator or a shuffle."""
 
 
-class Discard:
+class OperatorDiscard:
     """An output that drops everything, for operators without consumers."""
 
     def process_records(self, records: Records) -> None: ...
@@ -52,7 +53,7 @@ class Discard:
     def process_status(self, idle: bool) -> None: ...
 
 
-class Fanout:
+class OperatorFanout:
     """Sends every element to several consumers.
 
     Args:
@@ -77,34 +78,6 @@ class Fanout:
     def process_status(self, idle: bool) -> None:
         for consumer in self._inputs:
             consumer.process_status(idle)
-
-
-class MicroBatch(NamedTuple):
-    """Spark's data about an epoch, for operators that use Spark's watermark and clock.
-
-    Attributes:
-        number: the micro-batch id, or None in a batch query.
-        time: Unix time in ms.
-        watermark: Spark's watermark (Unix time in ms), or -1.
-    """
-
-    number: int | None
-    time: int
-    watermark: int
-
-
-@dataclass(frozen=True)
-class SparkTime:
-    """Settings of the Spark operator that runs a pillarbox operator with Spark's watermark and clock.
-
-    Attributes:
-        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        event_time_column: the event-time column of the results, or "".
-    """
-
-    output_mode: str
-    time_mode: str
-    event_time_column: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,28 +111,28 @@ class OperatorContext:
     parallelism: int
     mailbox_executor: MailboxExecutor
     processing_time_service: ProcessingTimeService
-    output: Input = field(default_factory=Discard)
+    output: Input = field(default_factory=OperatorDiscard)
     side_outputs: Mapping[str, Input] = field(default_factory=dict)
     keyed: KeyedContext | None = None
     job_parallelism: int = 1
     counters: dict[str, int] = field(default_factory=dict)
     copier: Copier = field(default_factory=partial(Copier, ""))
 
-    metrics: UserMetrics = field(init=False)
+    metrics: UserMetricGroup = field(init=False)
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
     micro_batch: MicroBatch | None = None
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
-    budget_scope: BudgetScope = field(default_factory=BudgetScope)
+    budget_scope: LedgerScope = field(default_factory=LedgerScope)
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
     zone: tzinfo | None = None
 
     def __post_init__(self) -> None:
         # Not a cached property: until Python 3.12 it has a lock, which a fork would inherit if another thread holds it.
-        self.metrics = UserMetrics(self.name)
+        self.metrics = UserMetricGroup(self.name)
 
 
 class StreamOperator:
@@ -334,7 +307,7 @@ class OperatorFactory:
     keeps_records: bool = False
     keeps_columns: bool = False
     sides_are_fixed: bool = False
-    budgets: tuple[Limits, ...] = ()
+    budgets: tuple[BudgetLimits, ...] = ()
     spark_time: SparkTime | None = None
 
     def __post_init__(self) -> None:

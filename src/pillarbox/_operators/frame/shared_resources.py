@@ -46,18 +46,18 @@ class SharedResources:
         self.of_thread: SharedResources = of_thread or self
         self._held: dict[Any, _Held] = {}
 
-    def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:
+    def lease(self, name: Any, make: Callable[[], R]) -> ResourceLease[R]:
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(make())
-        return Lease(self._held, name, held)
+        return ResourceLease(self._held, name, held)
 
     def get(self, name: Any) -> Any:
         held = self._held.get(name)
         return None if held is None else held.resource
 
 
-class Lease(Generic[R]):
+class ResourceLease(Generic[R]):
     """A reference to a shared resource. Releasing the last reference calls the resource's ``close()``."""
 
     def __init__(self, all_held: dict[Any, _Held], name: Any, held: _Held) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pillarbox._errors import ProgramError
 from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
-from pillarbox._operators.functions.basic import Function, RecordContext, Results, SideOutput, TimeDomain
+from pillarbox._operators.functions.basic import Function, RecordContext, Results, SideOutput
 from pillarbox._operators.functions.calls import CallContext
-from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._operators.functions.contexts import TimeDomain, TimerService
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._state.state_descriptor import StateDescriptor
 

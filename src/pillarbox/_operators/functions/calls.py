@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pillarbox._time.duration import DurationLike
 
 
-class CallAgain(Enum):
+class _CallAgain(Enum):
     """The type of ``CALL_AGAIN``."""
 
     CALL_AGAIN = "call again"
 
 
-CALL_AGAIN = CallAgain.CALL_AGAIN
+CALL_AGAIN = _CallAgain.CALL_AGAIN
 """The result of ``reconcile`` if the service has not received the call."""
 
 

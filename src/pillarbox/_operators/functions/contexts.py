@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ProgramError, shorten
@@ -25,6 +26,7 @@ from pillarbox._state.descriptors import (
 )
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.state_descriptor import StateDescriptor
+from pillarbox._unpickle import make
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
@@ -200,3 +202,13 @@ class TimerService(ABC):
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
         """Delete the current key's processing-time timer, if it exists."""
+
+
+class TimeDomain(Enum):
+    """The clock of a timer."""
+
+    EVENT_TIME = "event time"
+    PROCESSING_TIME = "processing time"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return make, ("TimeDomain", self.value)

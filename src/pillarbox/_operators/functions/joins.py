@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pillarbox._generics import Generic, In1, In2, Out, V
-from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput
+from pillarbox._operators.functions.basic import Function, SideOutput
+from pillarbox._operators.functions.output_tag import OutputTag
 
 
 class JoinFunction(Function, ABC, Generic[In1, In2, Out]):

@@ -135,7 +135,7 @@ class MetricGroup:
         [5, 9]
     """
 
-    def __init__(self, metrics: UserMetrics, prefix: str = "") -> None:
+    def __init__(self, metrics: UserMetricGroup, prefix: str = "") -> None:
         self._metrics = metrics
         self._prefix = prefix
 
@@ -183,7 +183,7 @@ class MetricGroup:
         return self._prefix + name
 
 
-class UserMetrics:
+class UserMetricGroup:
     """A user function's metrics, by name."""
 
     def __init__(self, operator: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
-from pillarbox._operators.frame.inputs import StreamInput
+from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.functions import WindowFunction
@@ -26,7 +26,8 @@ class CoGroupWindowOperator(WindowOperator):
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, keyings[0], program)
         self._inputs = [
-            StreamInput(partial(self._process_stream, number, keying), keying) for number, keying in enumerate(keyings)
+            OperatorInput(partial(self._process_stream, number, keying), keying)
+            for number, keying in enumerate(keyings)
         ]
 
     def _process_stream(self, number: int, keying: Keying, records: Records) -> None:
@@ -45,7 +46,7 @@ class CoGroups(WindowFunction[Any, Any, Any, Any]):
         return () if results is None else results
 
 
-class Pairs(WindowFunction[Any, Any, Any, Any]):
+class CoGroupPairs(WindowFunction[Any, Any, Any, Any]):
     """Calls ``f(first, second)`` with each pair of records in a window, and emits the result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -58,8 +59,8 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
                 yield self._function(first, second)
 
 
-class FlatPairs(Pairs):
-    """Like :class:`Pairs`, but emits any number of results per pair."""
+class CoGroupFlatPairs(CoGroupPairs):
+    """Like :class:`CoGroupPairs`, but emits any number of results per pair."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         for results in super().apply(key, window, inputs):

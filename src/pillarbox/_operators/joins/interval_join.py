@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.contexts import EmittingContext
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.joins import ProcessJoinFunction
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 _MANY = 32
 # Records may stay up to 1/8 of their interval longer than needed, so that many keys have timers at equal times, which
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
     upper: int
 
 
-class JoinContext(EmittingContext, ProcessJoinFunction.Context):
+class IntervalJoinContext(EmittingContext, ProcessJoinFunction.Context):
     """The context of the current pair of records."""
 
     left: int = 0
@@ -147,7 +147,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
     ) -> None:
         super().__init__(context, function, "process_element", keyings[0])
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
-        self._ctx = JoinContext(self._collector, self.backend)
+        self._ctx = IntervalJoinContext(self._collector, self.backend)
         self._left = _Side(self, "left", keyings[0], interval)
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
         self._left.late, self._right.late = late_tags
@@ -167,7 +167,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         other = self._right if side is self._left else self._left
         lower, upper, wait, partners = side.lower, side.upper, side.wait, other.state
         first_timer = self._timers.event_timers.first_of_key
-        with Pass(self, values, pending, pending):
+        with FunctionPass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 if timestamp is None:
                     raise self.no_timestamp(value, "which records it matches")

@@ -16,7 +16,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox._types.type_information import Types
 
 

@@ -10,13 +10,12 @@ from typing import Any
 from pillarbox._elements import Records
 from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.contexts import Clocks, KeyedTimedContext
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
-from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._operators.functions.contexts import TimeDomain, TimerService
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
 
@@ -54,7 +53,7 @@ class KeyedProcessOperator(KeyedOperator):
         keys = keying.keys_of(records)
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with Pass(self, values, pending, pending, timeless=records.timestamps is None):
+        with FunctionPass(self, values, pending, pending, timeless=records.timestamps is None):
             for value, key, timestamp in zip(pending, keys, stamps):
                 # Inlined set_current_key, because this is the hottest loop.
                 backend.row = rows[key]
@@ -73,7 +72,7 @@ class KeyedProcessOperator(KeyedOperator):
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)
         stamps = iter(timestamps) if timestamps is not None else repeat(None)
-        user_code = Pass(self, values, pending, pending, timeless=timestamps is None)
+        user_code = FunctionPass(self, values, pending, pending, timeless=timestamps is None)
         for key, start, end, ended in run.stretches():
             if start < end:
                 with user_code:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
@@ -74,7 +74,7 @@ class ReduceOperator(KeyedOperator):
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)
-        user_code = Pass(self, values, pending, pending)
+        user_code = FunctionPass(self, values, pending, pending)
         for key, start, end, ended in run.stretches():
             if start < end:
                 with user_code:

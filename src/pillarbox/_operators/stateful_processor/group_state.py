@@ -15,7 +15,8 @@ from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.streaming.state import GroupState
 
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._operators.stateful_processor.operator import ProcessorSettings, StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import StructType
 
-from pillarbox._operators.frame.captured import Pickled, load
+from pillarbox._operators.frame.captured import CapturedObject, load
 from pillarbox._operators.stateful_processor.states import (
     ProcessorListState,
     ProcessorMapState,
@@ -83,7 +83,7 @@ class StateVariable:
 
 
 @dataclass
-class Declarations:
+class HandleDeclarations:
     """The states that a processor's ``init`` declares."""
 
     variables: dict[str, StateVariable] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Declarations:
 
 
 class _Handle:
-    """Base class of ``DriverHandle`` and ``TaskHandle``. ``phase`` is Spark's name of the handle's state."""
+    """Base class of both handles. ``phase`` is Spark's name of the handle's state."""
 
     _timers: HeapTimers
 
@@ -136,13 +136,13 @@ class _Handle:
         return PySparkRuntimeError(f"Error {action}: [STATEFUL_PROCESSOR_{condition}] {text} SQLSTATE: 42802")
 
 
-class DriverHandle(_Handle):
+class DriverProcessorHandle(_Handle):
     """Records the states that ``init`` declares. Raises if ``init`` uses states or timers."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")
         self._parse = parse
-        self.declarations: Declarations = Declarations()
+        self.declarations: HandleDeclarations = HandleDeclarations()
 
     def deleteIfExists(self, stateName: str) -> None:
         self.declarations.variables.pop(stateName, None)
@@ -178,20 +178,20 @@ class DriverHandle(_Handle):
             raise PySparkRuntimeError(f"Error parsing string schema: {error}") from error
 
 
-def declare(processor: Any, time_mode: str, parse: Callable[[str], StructType]) -> Declarations:
+def declare(processor: Any, time_mode: str, parse: Callable[[str], StructType]) -> HandleDeclarations:
     """Return the declarations of a processor. Calls ``init`` on a copy, as Spark's driver does when a query starts."""
-    handle = DriverHandle(time_mode, parse)
-    copied = load(Pickled(processor).payload)
+    handle = DriverProcessorHandle(time_mode, parse)
+    copied = load(CapturedObject(processor).payload)
     copied.init(handle)
     copied.close()
     return handle.declarations
 
 
-class TaskHandle(_Handle):
+class TaskProcessorHandle(_Handle):
     """Gives a processor access to its states and the current key's timers."""
 
     def __init__(
-        self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
+        self, time_mode: str, declarations: HandleDeclarations, backend: KeyedStateBackend, timers: HeapTimers
     ) -> None:
         super().__init__(time_mode, "INITIALIZED")
         self._declarations, self._timers = declarations, timers

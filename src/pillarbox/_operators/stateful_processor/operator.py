@@ -18,13 +18,14 @@ from pyspark.sql.types import StructType
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.captured import Pickled, load
+from pillarbox._operators.frame.captured import CapturedObject, load
 from pillarbox._operators.frame.collector import RUN_LIMIT, emit_columns, is_from_downstream
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
-from pillarbox._operators.frame.keying import Keying, Router
-from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
+from pillarbox._operators.frame.keying import KeyGroupRouter, Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._operators.stateful_processor.frames import FrameOptions, FrameResults, SortedFrames
-from pillarbox._operators.stateful_processor.handle import Declarations, TaskHandle
+from pillarbox._operators.stateful_processor.handle import HandleDeclarations, TaskProcessorHandle
 from pillarbox._operators.stateful_processor.sorted_rows import RowResults, SortedRows, values_of, without_late
 from pillarbox._operators.stateful_processor.values import row_maker, struct_codec
 from pillarbox._state.heap.timers import HeapTimers
@@ -43,7 +44,7 @@ class ProcessorSettings:
     """
 
     processor: Any
-    declarations: Declarations
+    declarations: HandleDeclarations
     time_mode: str
     key: StructType
     output: pa.Schema
@@ -75,13 +76,13 @@ class StatefulProcessorOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, None, "", keying)
         self.settings = settings
-        self._pickled = Pickled(settings.processor).payload
+        self._pickled = CapturedObject(settings.processor).payload
         frames = settings.frames
         self.results: Any = RowResults(settings.output) if frames is None else FrameResults(settings.output, frames)
         service = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
         assert isinstance(service.event_timers, HeapTimers)
         self.timers: HeapTimers = service.event_timers
-        self._handle = TaskHandle(settings.time_mode, settings.declarations, self.backend, self.timers)
+        self._handle = TaskProcessorHandle(settings.time_mode, settings.declarations, self.backend, self.timers)
         # As in Spark, the times in a timer's key are in the session's zone if the key's rows are frames.
         zone = None if frames is None else pa.lib.string_to_tzinfo(frames.zone)
         self._decode_key = struct_codec(settings.key, zone=zone).decode
@@ -173,7 +174,7 @@ class StatefulProcessorOperator(KeyedOperator):
             return
         table, names = self.settings.initial
         keying, context = Keying(names[0] if len(names) == 1 else names, self.name), self.context
-        router = Router(keying, context.parallelism, context.max_parallelism)
+        router = KeyGroupRouter(keying, context.parallelism, context.max_parallelism)
         for batch in table.combine_chunks().to_batches():
             own = np.asarray(router.subtasks_of(ArrowRecords(batch))) == context.subtask
             if own.any():

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, descriptor_of
+from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, descriptor_of
 from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._rows import column_to_list
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
@@ -41,7 +41,7 @@ class SparkStateTable:
     variables: dict[str, StateVariable]
 
     @staticmethod
-    def of(uid: str, key: StructType, declarations: Declarations) -> SparkStateTable:
+    def of(uid: str, key: StructType, declarations: HandleDeclarations) -> SparkStateTable:
         variables, types = declarations.variables, {}
         states: list[tuple[str, str]] = []
         for name, variable in variables.items():

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import StructType
 
-from pillarbox._operators.stateful_processor.values import Codec, row_maker, struct_codec
+from pillarbox._operators.stateful_processor.values import ValueCodec, row_maker, struct_codec
 from pillarbox._state.descriptors import ListState, MapState, ValueState
 
 
@@ -103,7 +103,7 @@ class ProcessorMapState:
         self._state.clear()
 
 
-def _decoded(codec: Codec, stored: Iterable[Any]) -> list[Any]:
+def _decoded(codec: ValueCodec, stored: Iterable[Any]) -> list[Any]:
     return list(stored) if codec.decode is tuple else list(map(codec.decode, stored))
 
 

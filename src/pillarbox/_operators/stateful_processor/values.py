@@ -45,14 +45,14 @@ def _same(value: Any) -> Any:
     return value
 
 
-class Codec(NamedTuple):
+class ValueCodec(NamedTuple):
     """Converts a type's values for storage and back."""
 
     encode: Function
     decode: Function = _same
 
 
-def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.tzinfo | None = None) -> Codec:
+def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.tzinfo | None = None) -> ValueCodec:
     """Return the codec of a struct, which is stored and returned as a plain tuple.
 
     ``decode`` is ``tuple`` if no conversion back is needed.
@@ -75,9 +75,9 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.t
         return tuple([convert(item) for convert, item in zip(encoders, values)])
 
     if count != 1:
-        return Codec(encode, decode)
+        return ValueCodec(encode, decode)
     first = encoders[0]
-    return Codec(
+    return ValueCodec(
         lambda value: (first(value[0]),) if type(value) is tuple and len(value) == 1 else encode(value), decode
     )
 
@@ -93,20 +93,20 @@ def _fields(
     return encoders, lambda values: make([decode(item) for decode, item in zip(decoders, values)])
 
 
-def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
+def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> ValueCodec:
     if isinstance(kind, spark.StructType):
         return _nested(kind, hashable, zone)
     if isinstance(kind, spark.ArrayType):
         element = _codec(kind.elementType, hashable, zone)
         make: Any = tuple if hashable else list
-        return Codec(
+        return ValueCodec(
             lambda value: make(map(element.encode, value)) if isinstance(value, (list, tuple)) else None,
             lambda value: None if value is None else list(map(element.decode, value)),
         )
     if isinstance(kind, spark.MapType) and not hashable:
         key, item = _codec(kind.keyType, True, zone), _codec(kind.valueType, False, zone)
         key_of, item_of = key.decode, item.decode
-        return Codec(
+        return ValueCodec(
             lambda value: (
                 {key.encode(k): item.encode(v) for k, v in value.items()} if isinstance(value, dict) else None
             ),
@@ -115,11 +115,13 @@ def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Code
     if hashable:
         check_no_collation(kind, "a key (of a program or of a map)")
     if isinstance(kind, spark.DecimalType):
-        return Codec(_decimal(kind))
+        return ValueCodec(_decimal(kind))
     if isinstance(kind, spark.TimestampType):
-        return Codec(_timestamp, lambda value: None if value is None else value.astimezone(zone).replace(tzinfo=None))
+        return ValueCodec(
+            _timestamp, lambda value: None if value is None else value.astimezone(zone).replace(tzinfo=None)
+        )
     if type(kind) in _VIA_INTERNAL:
-        return Codec(lambda value: kind.fromInternal(kind.toInternal(value)))
+        return ValueCodec(lambda value: kind.fromInternal(kind.toInternal(value)))
     codec = _CODECS.get(type(kind))
     if codec is None:
         raise ProgramError(
@@ -186,7 +188,7 @@ def _decimal(kind: spark.DecimalType) -> Function:
     return encode
 
 
-def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
+def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> ValueCodec:
     names = kind.names
     encoders, decode = _fields(kind, row_maker(tuple(names)), hashable, zone)
 
@@ -201,19 +203,19 @@ def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> C
             value = [vars(value).get(name) for name in names]
         return tuple([convert(item) for convert, item in zip(encoders, value)])
 
-    return Codec(encode, lambda value: None if value is None else decode(value))
+    return ValueCodec(encode, lambda value: None if value is None else decode(value))
 
 
-_CODECS: dict[type[spark.DataType], Codec] = {
-    spark.ByteType: Codec(_integer(8)),
-    spark.ShortType: Codec(_integer(16)),
-    spark.IntegerType: Codec(_integer(32)),
-    spark.LongType: Codec(_integer(64)),
-    spark.FloatType: Codec(_only(float, lambda value: float(np.float32(value)))),
-    spark.DoubleType: Codec(_only(float)),
-    spark.BooleanType: Codec(_only(bool)),
-    spark.StringType: Codec(_string),
-    spark.VarcharType: Codec(_string),
-    spark.CharType: Codec(_string),
-    spark.BinaryType: Codec(_binary),
+_CODECS: dict[type[spark.DataType], ValueCodec] = {
+    spark.ByteType: ValueCodec(_integer(8)),
+    spark.ShortType: ValueCodec(_integer(16)),
+    spark.IntegerType: ValueCodec(_integer(32)),
+    spark.LongType: ValueCodec(_integer(64)),
+    spark.FloatType: ValueCodec(_only(float, lambda value: float(np.float32(value)))),
+    spark.DoubleType: ValueCodec(_only(float)),
+    spark.BooleanType: ValueCodec(_only(bool)),
+    spark.StringType: ValueCodec(_string),
+    spark.VarcharType: ValueCodec(_string),
+    spark.CharType: ValueCodec(_string),
+    spark.BinaryType: ValueCodec(_binary),
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from pillarbox._elements import Records
 from pillarbox._errors import shorten
-from pillarbox._operators.frame.function_operator import FunctionOperator, Pass
+from pillarbox._operators.frame.function_operator import FunctionOperator, FunctionPass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 
@@ -62,5 +62,5 @@ class FilterOperator(FunctionOperator):
                 result.close()
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
-        with Pass(self, values, pending, pending):
+        with FunctionPass(self, values, pending, pending):
             raise TypeError(f"the function returned {shorten(answer)} ({kind}), not a bool: return True or False")

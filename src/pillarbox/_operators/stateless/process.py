@@ -11,7 +11,7 @@ from pillarbox._operators.frame.contexts import Clocks, TimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 
 class ProcessOperator(FunctionOperator):

@@ -11,7 +11,7 @@ from pillarbox._operators.frame.user_code import raise_at_record
 from pillarbox._types.row_encoder import RowEncoder
 
 
-class ColumnsOperator(StreamOperator):
+class ColumnSinkOperator(StreamOperator):
     """Converts records to the typed columns of an output DataFrame."""
 
     def __init__(self, context: OperatorContext, encoder: RowEncoder) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from pillarbox._elements import Records
 from pillarbox._errors import TypeMismatchError, shorten
-from pillarbox._operators.frame.operator import Discard, Input
-from pillarbox._operators.stateless.sinks import ColumnsOperator
+from pillarbox._operators.frame.operator import Input, OperatorDiscard
+from pillarbox._operators.stateless.sinks import ColumnSinkOperator
 from pillarbox._rows import row_class
 from pillarbox._types.conversion import value_converter
 from pillarbox._types.row_shapes import returned_tuple
@@ -85,9 +85,9 @@ class TypedReduce:
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
     """Wrap an output to convert results to ``declared`` (a type or column names), if necessary."""
-    if declared is None or isinstance(output, Discard):
+    if declared is None or isinstance(output, OperatorDiscard):
         return output
-    if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):
+    if isinstance(output, ColumnSinkOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):
         return output
     return (
         _NamedOutput(output, declared, operator)

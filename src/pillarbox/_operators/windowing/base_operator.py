@@ -13,8 +13,9 @@ from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.user_code import with_context
-from pillarbox._operators.functions.basic import Function, OutputTag, TimeDomain
-from pillarbox._operators.functions.contexts import RuntimeContext
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.contexts import RuntimeContext, TimeDomain
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
     TimedAssigner,
@@ -33,7 +34,7 @@ from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._operators.windowing.contents import FoldedContents, ListContents
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 
 @dataclass(frozen=True)

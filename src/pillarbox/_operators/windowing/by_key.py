@@ -22,7 +22,7 @@ _BYTES = 32 * 1024 * 1024
 _PORTION = 1 << 15
 
 
-class GroupedRecords(NamedTuple):
+class RecordsByKey(NamedTuple):
     """Records of several keys, grouped by key."""
 
     records: ArrowRecords
@@ -30,7 +30,7 @@ class GroupedRecords(NamedTuple):
     ends: list[int]
 
 
-class RunBuffer:
+class ByKeyBuffer:
     """Buffers batches of records. Mailbox thread only."""
 
     def __init__(self, keying: Keying) -> None:
@@ -62,7 +62,7 @@ class RunBuffer:
         batch = pa.Table.from_batches([run.batch for run in runs]).combine_chunks().to_batches()[0]
         return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
 
-    def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
+    def grouped(self, records: ArrowRecords) -> Iterator[RecordsByKey]:
         assert self._keying.columns is not None
         order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
         count = len(records)
@@ -74,7 +74,7 @@ class RunBuffer:
             end = int(ends[last])
             heads = ArrowRecords(records.batch.take(pa.array(order[starts[first : last + 1]])))
             portion = records.take(order[begin:end])
-            yield GroupedRecords(portion, self._keying.keys_of(heads), (ends[first : last + 1] - begin).tolist())
+            yield RecordsByKey(portion, self._keying.keys_of(heads), (ends[first : last + 1] - begin).tolist())
             first = last + 1
 
 

@@ -22,7 +22,7 @@ Call = Callable[[tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
-class Fold:
+class ContentsFold:
     """Folds elements into an accumulator, and computes a result from it.
 
     Attributes:
@@ -46,11 +46,11 @@ class Fold:
         return self.result(accumulator)
 
 
-def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
+def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> ContentsFold:
+    return ContentsFold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
-def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
+def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> ContentsFold:
     def first(value: Any) -> Any:
         return function.add(value, function.create_accumulator())
 
@@ -59,7 +59,7 @@ def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: An
 
     merges = type(function).merge is not AggregateFunction.merge
     descriptor = AggregatingStateDescriptor(_NAME, function, accumulator_type)
-    return Fold(descriptor, first, add, function.merge if merges else None, function.get_result)
+    return ContentsFold(descriptor, first, add, function.merge if merges else None, function.get_result)
 
 
 def _first_record(value: Any) -> Any:
@@ -75,7 +75,7 @@ def _itself(value: Any) -> Any:
 class FoldedContents:
     """Accesses a window's stored accumulator. Methods receive the state, because one object serves all windows."""
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: ContentsFold) -> None:
         self.fold = fold
         self.descriptor: StateDescriptor = fold.descriptor
 
@@ -94,7 +94,7 @@ class FoldedContents:
 class ListContents:
     """Accesses a window's elements, which are stored in arrival order."""
 
-    def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
+    def __init__(self, fold: ContentsFold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)
         self.fold = fold
         self.evictor = evictor

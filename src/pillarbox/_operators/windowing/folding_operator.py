@@ -14,9 +14,9 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import Fold, FoldedContents
+from pillarbox._operators.windowing.contents import ContentsFold, FoldedContents
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 _FAR = 2**62
 
@@ -31,7 +31,7 @@ class FoldingWindowOperator(BaseWindowOperator):
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program)
         assert isinstance(program.contents, FoldedContents)
-        self._fold: Fold = program.contents.fold
+        self._fold: ContentsFold = program.contents.fold
         self._register: Callable[[int], None] = (
             self._timers.event_timers.register
             if self._is_event_time

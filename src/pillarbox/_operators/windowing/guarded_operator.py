@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
 
 

@@ -14,17 +14,17 @@ from typing import Any
 from pillarbox._copies import is_fixed
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.frame.function_operator import Pass, under_keys
+from pillarbox._operators.frame.function_operator import FunctionPass, under_keys
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
 from pillarbox._operators.windowing.api.contexts import TriggerContext
 from pillarbox._operators.windowing.api.triggers import TriggerResult
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox._operators.windowing.contents import FoldedContents
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 
 class WindowOperator(BaseWindowOperator):
@@ -62,7 +62,7 @@ class WindowOperator(BaseWindowOperator):
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         keyed = under_keys(self.backend, keys, pending)
-        with Pass(self, values, pending, keyed) as elements:
+        with FunctionPass(self, values, pending, keyed) as elements:
             for value, timestamp in zip(elements, stamps):
                 windows = self._assign(value, timestamp, self._assigner_context)
                 if not self._add(value, timestamp, windows):

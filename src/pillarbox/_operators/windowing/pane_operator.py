@@ -16,12 +16,12 @@ import numpy.typing as npt
 from pillarbox._elements import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
 from pillarbox._operators.windowing.two_stacks import TwoStacks
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class _KeyPanes:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built_in
-from pillarbox._operators.windowing.api.time_windows import FixedWindows
-from pillarbox._operators.windowing.api.window_starts import Days
+from pillarbox._operators.windowing.api.time_windows import FixedTimeWindows
+from pillarbox._operators.windowing.api.window_starts import DayWindowStarts
 
 _NO_CLOCK: Any = None
 
@@ -29,7 +29,7 @@ class EvenPanes:
         name: describes the windows. Panes with equal names have the same boundaries.
     """
 
-    def __init__(self, assigner: FixedWindows, name: str) -> None:
+    def __init__(self, assigner: FixedTimeWindows, name: str) -> None:
         self._size = assigner.size
         self._starts_every = assigner.starts_every
         self._ends_every = assigner.ends_every
@@ -75,7 +75,7 @@ class DayPanes:
     A window contains a pane if it contains the pane's start.
     """
 
-    def __init__(self, assigner: FixedWindows, days: Days) -> None:
+    def __init__(self, assigner: FixedTimeWindows, days: DayWindowStarts) -> None:
         self._assigner = assigner
         self._days = days
         # Length of a pane (ms) if all its days have 24 hours.
@@ -100,9 +100,9 @@ class DayPanes:
 
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
-    if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
+    if not isinstance(assigner, FixedTimeWindows) or not is_built_in(assigner):
         return None
-    if isinstance(assigner.line, Days):
+    if isinstance(assigner.line, DayWindowStarts):
         return DayPanes(assigner, assigner.line)
     name = f"panes of {assigner.size} ms each {assigner.starts_every} ms"
     if assigner.cumulates:

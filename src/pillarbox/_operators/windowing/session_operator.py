@@ -14,18 +14,18 @@ from operator import itemgetter
 from typing import Any
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
-from pillarbox._operators.windowing.by_key import GroupedRecords, RunBuffer
+from pillarbox._operators.windowing.by_key import ByKeyBuffer, RecordsByKey
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 _START = itemgetter(0)
 _END = itemgetter(1)
@@ -49,7 +49,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
 
         assigner = program.assigner
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
-        self._buffer = RunBuffer(keying)
+        self._buffer = ByKeyBuffer(keying)
 
     def process_records(self, records: Records) -> None:
         if len(records) and self._gap is not None and self._buffer.takes(records):
@@ -71,7 +71,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         for portion in self._buffer.grouped(records):
             self._fold_portion(portion)
 
-    def _fold_portion(self, portion: GroupedRecords) -> None:
+    def _fold_portion(self, portion: RecordsByKey) -> None:
         """Fold records that are not late. Read and write each key's state once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
@@ -81,7 +81,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         sessions_of = self._state.value
         first, add_to, gap = self._fold.first, self._fold.add, self._gap
         unfired = self._passed + 1
-        with Pass(self, values, pending, pending) as elements:
+        with FunctionPass(self, values, pending, pending) as elements:
             begin = 0
             for key, stop in zip(portion.keys, portion.ends):
                 backend.row = rows[key]
@@ -121,7 +121,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         sessions_of, update = self._state.value, self._state.update
         first, add_to = self._fold.first, self._fold.add
         unfired = self._passed + 1  # sessions that end later have not fired
-        with Pass(self, values, pending, pending) as elements:
+        with FunctionPass(self, values, pending, pending) as elements:
             keys, windows = self.keying.keys_of(records), self._windows_of(records)
             for value, key, (start, end) in zip(elements, keys, windows):
                 backend.row = rows[key]

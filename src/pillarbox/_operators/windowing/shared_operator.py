@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.api.time_windows import FixedWindows
+from pillarbox._operators.windowing.api.time_windows import FixedTimeWindows
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state.heap.shared_windows import SharedWindows
@@ -38,8 +38,8 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program)
-        assert isinstance(program.assigner, FixedWindows)
-        self._windows: FixedWindows = program.assigner
+        assert isinstance(program.assigner, FixedTimeWindows)
+        self._windows: FixedTimeWindows = program.assigner
 
     def process_records(self, records: Records) -> None:
         if not len(records):
@@ -56,7 +56,7 @@ class SharedWindowOperator(FoldingWindowOperator):
             self._state.wake(woken, panes)
             chosen, panes = iter(woken), iter(panes)
         fold, pending, done = self._state.fold, iter(values), 0
-        with Pass(self, values, pending, pending) as elements:
+        with FunctionPass(self, values, pending, pending) as elements:
             for position in apart:
                 fold(islice(elements, position - done), chosen, panes, on_new_key)
                 self.backend.set_current_key(keys[position])

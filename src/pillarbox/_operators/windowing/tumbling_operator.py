@@ -16,11 +16,11 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class TumblingWindowOperator(SharedWindowOperator):

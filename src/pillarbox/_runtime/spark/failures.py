@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._errors import OperatorError, PillarboxError, describe, encodable
-from pillarbox._reports.failure import Attempt, Failure, without_line
+from pillarbox._reports.failure import FailedAttempt, Failure, without_line
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 
 
 @contextmanager
 def failures_in_worker(
-    task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
+    task: str, subtask: int, attempt: FailedAttempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
     """Convert a task's errors in the block to errors with a complete message.
 

@@ -73,7 +73,7 @@ def needed_tools(method: str) -> Tools:
     return tools
 
 
-class Hooks:
+class ToolHooks:
     """Calls the tools' hooks for one query, in order, in a thread that runs only while calls are queued.
 
     Logs only the first error of each hook. If a hook hangs, only reports are lost.

@@ -25,7 +25,7 @@ from pillarbox._state.slots import FIRST_SLOT, SlotSpec, state_name
 from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._state.types.opaque import Opaque, equal_keys, loads_inert, opaques_in
 from pillarbox._state.types.records import RecordError
-from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
+from pillarbox._unpickle import Allowed, RefusedGlobalError, UnpickleGlobalError, loads_allowed
 
 # In the log slots are counted from 1, without what leads a row in memory.
 _LEAD = FIRST_SLOT - 1
@@ -374,7 +374,7 @@ def _checked(
         if isinstance(allowed, ImportedNames):
             allowed.check_places(payload)
         return content
-    except MissingGlobalError as error:
+    except UnpickleGlobalError as error:
         raise unreadable(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
     except RefusedGlobalError as error:
         raise refused(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error

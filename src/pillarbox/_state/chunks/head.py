@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, place_of_task, shorten
 from pillarbox._state.keys.key_note import KeyNote, key_change
 from pillarbox._state.keys.state_note import StateNote, state_change
-from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
+from pillarbox._unpickle import RefusedGlobalError, UnpickleGlobalError, loads_plain
 
 _log = logging.getLogger("pillarbox")
 
@@ -263,7 +263,7 @@ def cannot_become(identity: LogIdentity, what: str, why: str) -> CheckpointMisma
     )
 
 
-def unreadable(identity: LogIdentity, what: str, error: MissingGlobalError) -> CheckpointMismatchError:
+def unreadable(identity: LogIdentity, what: str, error: UnpickleGlobalError) -> CheckpointMismatchError:
     """Return the error that says that the class of a value is missing."""
     return CheckpointMismatchError(
         f"{identity}: the checkpoint holds, in {what}, {error.advice}; or start from a new checkpoint"

@@ -29,7 +29,7 @@ from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.slots import FIRST_SLOT, LATE, LIST, STAMPS, UNION, Row, SlotSpec, state_name
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.sizes import largest_rows
-from pillarbox._time.internal_timer_service import KeyedTimers
+from pillarbox._time.internal_timer_service import InternalTimers
 from pillarbox._types.type_information import Types
 
 # Batch mode forgets dropped rows when there are more than this many.
@@ -190,7 +190,7 @@ class KeyedStateBackend(KeyRows):
                     " operator state store there, or start from a new one"
                 )
 
-    def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
+    def create_timers(self, name: str, *, namespaced: bool = False) -> InternalTimers:
         """Return the timers of one time domain of a timer service."""
         timers = self._table(namespaced).add_timers(name)
         return timers if self._undo is None else UndoableTimers(timers, self._undo)

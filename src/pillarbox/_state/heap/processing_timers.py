@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from pillarbox._state.heap.rows import RowTable

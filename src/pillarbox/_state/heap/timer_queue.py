@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 _PORTION = 1024
 # The run is swept when it has passed, or lost, more than this many and a share of those that are left: so a timer costs

@@ -18,7 +18,7 @@ from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
+from pillarbox._time.timestamp_assigner import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 if TYPE_CHECKING:
     from pillarbox._state.heap.rows import RowTable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.slots import Row
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from pillarbox._state.heap.shared_windows import SharedWindows

@@ -40,7 +40,7 @@ from pillarbox._state.log.evolution import evolution_of
 from pillarbox._state.log.plain_states import PlainStates, reason_for_pickles
 from pillarbox._state.log.reader import LogReader
 from pillarbox._state.log.writer import EpochWriter, cannot_be_written
-from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
+from pillarbox._unpickle import RefusedGlobalError, UnpickleGlobalError
 
 # The part of the head that is about the task, as the subject of a message.
 _BESIDE_KEYS = "what it keeps besides the state of keys, such as records of requests that have not ended,"
@@ -127,7 +127,7 @@ class StateLog:
         contents = self.contents
         try:
             self.task_state = contents.loads(head.task) if head.task else {}
-        except MissingGlobalError as error:
+        except UnpickleGlobalError as error:
             raise unreadable(contents.identity, "records that an operator had not finished", error) from error
         except RefusedGlobalError as error:
             raise refused(contents.identity, "records that an operator had not finished", error) from error

@@ -17,8 +17,8 @@ from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.slots import ELEMENTS, LIST, UNION
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox._unpickle import MissingGlobalError
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._unpickle import UnpickleGlobalError
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -62,7 +62,7 @@ def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[s
     """
     try:
         task: dict[str, Any] = loads(payload)
-    except MissingGlobalError as error:
+    except UnpickleGlobalError as error:
         raise CheckpointMismatchError(
             f"operator {uid!r}: the savepoint holds, in what its tasks keep besides the rows of keys, {error.advice}"
         ) from error

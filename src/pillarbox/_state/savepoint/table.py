@@ -37,7 +37,7 @@ from pillarbox._state.savepoint.namespaces import has_own_namespace, is_namespac
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
 from pillarbox._state.slots import NEW
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
-from pillarbox._unpickle import MissingGlobalError, loads_allowed
+from pillarbox._unpickle import UnpickleGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
 
 # Key groups of rows: of a key whose class is not at hand; of no key, but of all subtasks; and the operator's own.
@@ -420,7 +420,7 @@ class Table:
             yield
         except CheckpointMismatchError:
             raise
-        except MissingGlobalError as error:
+        except UnpickleGlobalError as error:
             raise CheckpointMismatchError(
                 f"operator {self.operator.uid!r}: the savepoint holds, in keys or in state of the operator's own,"
                 f" {error.advice}"

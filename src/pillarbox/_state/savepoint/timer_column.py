@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox._state.chunks.head import Layout
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 TIMERS = pa.list_(pa.struct([("service", pa.string()), ("domain", pa.string()), ("timestamp", pa.int64())]))
 

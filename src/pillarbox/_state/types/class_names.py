@@ -46,7 +46,7 @@ class ImportedNames(Allowed):
         """Return what finds a thing by its name.
 
         Raises:
-            MissingGlobalError: (when it is called) there is no such thing.
+            UnpickleGlobalError: (when it is called) there is no such thing.
         """
         return lambda: self._find(where)
 

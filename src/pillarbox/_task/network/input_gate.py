@@ -29,7 +29,7 @@ from pillarbox._errors import ExchangeError
 from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge, sender_of_edge
 from pillarbox._time.epoch_valve import EpochValve
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._time.watermark_generators import WatermarkReceiver
 
 

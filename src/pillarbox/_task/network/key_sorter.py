@@ -19,7 +19,7 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.keys.key_groups import stable_hash
-from pillarbox._task.network.sorted_records import Block, Portion, read_blocks, together, write_blocks
+from pillarbox._task.network.sorted_records import Block, SortedPortion, read_blocks, together, write_blocks
 from pillarbox._task.network.spool import NOT_KEPT, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
@@ -40,11 +40,11 @@ _NO_KEY = object()
 
 
 class _Run:
-    def __init__(self, index: int, blocks: Iterable[Portion]) -> None:
+    def __init__(self, index: int, blocks: Iterable[SortedPortion]) -> None:
         self.index = index
         self._blocks = iter(blocks)
         self._at = 0
-        self.block: Portion | None = None
+        self.block: SortedPortion | None = None
         self._next()
 
     def _next(self) -> None:
@@ -56,7 +56,7 @@ class _Run:
         assert self.block is not None
         return self.block.hashes[-1], self.block.times[-1]
 
-    def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
+    def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> SortedPortion | None:
         """Remove and return the records before a bound or, with ``inclusive``, up to the bound."""
         block = self.block
         assert block is not None
@@ -70,7 +70,7 @@ class _Run:
         return portion
 
 
-def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
+def _merged(runs: Sequence[_Run]) -> Iterator[SortedPortion]:
     """Merge sorted runs. Records with equal hash and time stay in the order of the runs."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
@@ -92,7 +92,7 @@ class KeySorter:
         self._operator = operator
         self._hashes: dict[Any, int] = {}
         self._keyings: dict[int, Keying] = {}
-        self._buffered: dict[int, list[Portion]] = {}
+        self._buffered: dict[int, list[SortedPortion]] = {}
         self._buffered_bytes = 0
         self._spool = Spool(memory=1)
         # Sorted runs by input, as blocks.
@@ -117,12 +117,12 @@ class KeySorter:
             numbers = [cache[key] if key in cache else cache.setdefault(key, stable_hash(key)) for key in keys]
             hashes = np.array(numbers, np.uint64)
             records = Records(records.values, records.timestamps)
-        self._buffered.setdefault(index, []).append(Portion.of(keying, index, records, keys, hashes & _HASH_BITS))
+        self._buffered.setdefault(index, []).append(SortedPortion.of(keying, index, records, keys, hashes & _HASH_BITS))
         self._buffered_bytes += size + (_COLUMN_BYTES if keys is None else _OBJECT_BYTES) * len(records)
         if self._buffered_bytes >= _PORTION_BYTES:
             self._spill()
 
-    def _take_buffered(self) -> dict[int, Portion]:
+    def _take_buffered(self) -> dict[int, SortedPortion]:
         buffered, self._buffered = self._buffered, {}
         return {index: together(parts).in_order() for index, parts in buffered.items()}
 
@@ -168,7 +168,7 @@ class KeySorter:
         yield from self._ended(0)
         self.close()
 
-    def _of_one_input(self, portion: Portion) -> Iterator[KeyedRun]:
+    def _of_one_input(self, portion: SortedPortion) -> Iterator[KeyedRun]:
         hashes = portion.hashes
         begins = np.empty(len(portion), np.bool_)
         begins[0] = int(hashes[0]) != self._current_hash
@@ -187,7 +187,7 @@ class KeySorter:
                 yield from divide(portion.slice(start, end), begins[start:end])
         self._current_hash = int(hashes[-1])
 
-    def _alone(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
+    def _alone(self, portion: SortedPortion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
         index = int(portion.indexes[0])
         if begins[0]:
             if self._aside:
@@ -199,7 +199,7 @@ class KeySorter:
         self._current = keys[-1]
         yield KeyedRun(index, portion.records, keys, ends)
 
-    def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
+    def _of_one_hash(self, portion: SortedPortion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
         """Yield the current key's records, and set aside other keys with the same hash."""
         index, keys = int(portion.indexes[0]), portion.all_keys()
         if begins[0]:

@@ -23,8 +23,8 @@ from pillarbox._elements import (
     encode,
 )
 from pillarbox._task.network.unpicklable import refuse_unpicklable
-from pillarbox._task.vertex import Edge
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._task.vertex import VertexEdge
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 # Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
@@ -41,7 +41,7 @@ _QUEUE_BYTES = 4 * 1024 * 1024
 class RecordWriter:
     """Writes to all outgoing edges of a task."""
 
-    def __init__(self, edges: list[Edge]) -> None:
+    def __init__(self, edges: list[VertexEdge]) -> None:
         self._queue: list[Buffer] = []
         self._queued_bytes = 0
         self.is_awaited: bool = False
@@ -85,7 +85,7 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    def __init__(self, writer: RecordWriter, edge: Edge) -> None:
+    def __init__(self, writer: RecordWriter, edge: VertexEdge) -> None:
         self._writer = writer
         self._edge = edge
         self._targets = edge.targets

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records, decode, dumps, encode
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._task.network.spool import Extent, Spool
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
@@ -29,7 +29,7 @@ _POSITION = np.uint64((1 << 32) - 1)
 Block = tuple[Extent, Extent]
 
 
-class Portion(NamedTuple):
+class SortedPortion(NamedTuple):
     """Records with their sort keys.
 
     Attributes:
@@ -47,15 +47,15 @@ class Portion(NamedTuple):
     @staticmethod
     def of(
         keying: Keying, index: int, records: Records, keys: list[Any] | None, hashes: npt.NDArray[np.uint64]
-    ) -> Portion:
+    ) -> SortedPortion:
         indexes = np.full(len(records), index, np.int32)
-        return Portion(keying, indexes, records, keys, hashes, _times_of(records))
+        return SortedPortion(keying, indexes, records, keys, hashes, _times_of(records))
 
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def slice(self, start: int, end: int) -> Portion:
-        return Portion(
+    def slice(self, start: int, end: int) -> SortedPortion:
+        return SortedPortion(
             self.keying,
             self.indexes[start:end],
             self.records.slice(start, end),
@@ -85,12 +85,12 @@ class Portion(NamedTuple):
         keys = self.all_keys()
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
-    def in_order(self) -> Portion:
+    def in_order(self) -> SortedPortion:
         """Return a sorted copy. Records with equal hash and time keep their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]
-        return Portion(self.keying, indexes, self.records.take(order), keys, hashes, times)
+        return SortedPortion(self.keying, indexes, self.records.take(order), keys, hashes, times)
 
 
 def _times_of(records: Records) -> npt.NDArray[np.int64]:
@@ -111,7 +111,7 @@ def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.
     return order if by_time is None else by_time[order]
 
 
-def together(parts: Sequence[Portion]) -> Portion:
+def together(parts: Sequence[SortedPortion]) -> SortedPortion:
     if len(parts) == 1:
         return parts[0]
     keys: list[Any] | None = None
@@ -119,7 +119,7 @@ def together(parts: Sequence[Portion]) -> Portion:
     if records is None:
         keys = [key for part in parts for key in part.all_keys()]
         records = Records([value for part in parts for value in part.records.values], _timestamps_together(parts))
-    return Portion(
+    return SortedPortion(
         parts[0].keying,
         np.concatenate([part.indexes for part in parts]),
         records,
@@ -129,7 +129,7 @@ def together(parts: Sequence[Portion]) -> Portion:
     )
 
 
-def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
+def _columns_together(parts: Sequence[SortedPortion]) -> ArrowRecords | None:
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None
@@ -146,7 +146,7 @@ def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
     return ArrowRecords(batches[0], stamps)
 
 
-def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
+def _timestamps_together(parts: Sequence[SortedPortion]) -> list[int | None] | None:
     if all(part.records.timestamps is None for part in parts):
         return None
     return [
@@ -156,7 +156,7 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
     ]
 
 
-def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
+def write_blocks(spool: Spool, portions: Iterable[SortedPortion], length: int) -> list[Block]:
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions
@@ -164,14 +164,14 @@ def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list
     ]
 
 
-def _write(spool: Spool, block: Portion) -> Block:
+def _write(spool: Spool, block: SortedPortion) -> Block:
     records, rest = encode(block.records), dumps((block.keys, block.hashes))
     return spool.append(records), spool.append(rest)
 
 
-def read_blocks(spool: Spool, keying: Keying, index: int, blocks: Sequence[Block]) -> Iterator[Portion]:
+def read_blocks(spool: Spool, keying: Keying, index: int, blocks: Sequence[Block]) -> Iterator[SortedPortion]:
     for of_records, of_keys in blocks:
         records = decode(spool.read(of_records))
         assert isinstance(records, Records)
         keys, hashes = pickle.loads(spool.read(of_keys))
-        yield Portion.of(keying, index, records, keys, hashes)
+        yield SortedPortion.of(keying, index, records, keys, hashes)

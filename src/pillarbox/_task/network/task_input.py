@@ -1,7 +1,7 @@
 """Readers of a task's input.
 
-An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` reads in another thread, for tasks
-that have work to do while the iterator blocks.
+An :class:`IteratorInputReader` reads in the mailbox thread. A :class:`ThreadedInputReader` reads in another thread, for
+tasks that have work to do while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Exhausted(Enum):
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 
-class Reader(ABC, Generic[T]):
+class InputReader(ABC, Generic[T]):
     """Returns the items of an epoch one by one. Mailbox thread only."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Reader(ABC, Generic[T]):
     def close(self) -> None: ...
 
 
-class IteratorReader(Reader[T]):
+class IteratorInputReader(InputReader[T]):
     """Reads from an iterator. Reading may block the mailbox thread; ``waiting`` measures for how long."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
@@ -65,7 +65,7 @@ class IteratorReader(Reader[T]):
         return item
 
 
-class ThreadedReader(Reader[T]):
+class ThreadedInputReader(InputReader[T]):
     """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
     The thread sends a mail for its start, new input, the end of the input, and errors.
@@ -139,4 +139,4 @@ class ThreadedReader(Reader[T]):
             self._changed.notify()
 
 
-AnyReader = Reader[Any]
+AnyReader = InputReader[Any]

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 from pillarbox._elements import Buffer, Records
 from pillarbox._graph.program import Program
 from pillarbox._operators.frame.shared_resources import SharedResources
-from pillarbox._runtime.local import EpochStore, Savepoint, source_copier
+from pillarbox._runtime.local import LocalEpochStore, Savepoint, source_copier
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox.testing._program_harness import PatientJob
+from pillarbox.testing._program_harness import ProgramHarnessJob
 from pillarbox.testing._simulation.turns import Turns
 
 T = TypeVar("T")
 
-#: Each kind of fault, and its probabilities in ``FaultRates``.
+#: Each kind of fault, and its probabilities in ``ClusterFaultRates``.
 FAULTS: dict[str, tuple[str, ...]] = {
     "move": ("move",),
     "fail": ("fail",),
@@ -36,12 +36,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class WorkerLostError(Exception):
+class ClusterWorkerLostError(Exception):
     """A simulated worker was lost, or a task failed on it."""
 
 
 @dataclass
-class FaultRates:
+class ClusterFaultRates:
     """The probability of each fault, drawn for each run, so that some runs have many faults of a single kind.
 
     Attributes:
@@ -66,8 +66,8 @@ class FaultRates:
     seeds: bool
 
     @staticmethod
-    def draw(rng: random.Random, faults: Collection[str] | None = None) -> FaultRates:
-        rates = FaultRates(
+    def draw(rng: random.Random, faults: Collection[str] | None = None) -> ClusterFaultRates:
+        rates = ClusterFaultRates(
             workers=rng.choice([1, 2, 2, 3]),
             move=rng.choice([0.0, 0.3, 0.7, 1.0]),
             fail=rng.choice([0.0, 0.0, 0.05, 0.2]),
@@ -90,7 +90,7 @@ class FaultRates:
 
 
 @dataclass
-class StepLog:
+class ClusterStepLog:
     """A log of a simulated run's steps."""
 
     lines: list[str] = field(default_factory=list)
@@ -99,16 +99,16 @@ class StepLog:
         self.lines.append(line)
 
 
-class SimulatedJob(PatientJob):
+class SimulatedClusterJob(ProgramHarnessJob):
     """A job on a simulated cluster."""
 
     def __init__(
         self,
         program: Program,
-        rates: FaultRates,
+        rates: ClusterFaultRates,
         turns: Turns,
         rng: random.Random,
-        steps: StepLog,
+        steps: ClusterStepLog,
         *,
         clock: ManualProcessingTimeService,
     ) -> None:
@@ -143,7 +143,7 @@ class SimulatedJob(PatientJob):
         if not workers_stay:
             self.reset()
 
-    def keep_times_of(self, former: SimulatedJob) -> None:
+    def keep_times_of(self, former: SimulatedClusterJob) -> None:
         self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
     def stop_faults(self) -> None:
@@ -185,9 +185,9 @@ class SimulatedJob(PatientJob):
             if not self._is_lost(number, partition, worker):
                 return sent
 
-    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
+    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], LocalEpochStore]:
         while True:
-            store = EpochStore(self._store(vertex.uid, subtask))
+            store = LocalEpochStore(self._store(vertex.uid, subtask))
             task_store = None if self.program.batch else store
             worker = self._choose_worker(vertex.number, subtask)
             task_id = (worker, vertex.number, subtask)
@@ -223,7 +223,7 @@ class SimulatedJob(PatientJob):
             task.restore()
         return task
 
-    def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
+    def _resident(self, task_id: tuple[int, int, int], store: LocalEpochStore | None) -> MultipleInputStreamTask:
         """Return the worker's task for a subtask, restored unless its state has the version in ``store``."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
@@ -290,7 +290,7 @@ class SimulatedJob(PatientJob):
         for number, part in enumerate(parts):
             if number == gives_up_after:
                 parts.close()  # type: ignore[attr-defined]
-                raise WorkerLostError
+                raise ClusterWorkerLostError
             sent += part
         return sent
 
@@ -298,17 +298,17 @@ class SimulatedJob(PatientJob):
 def _until(items: Sequence[T], fails_at: int | None, seeds: bool) -> Iterator[T]:
     for number, item in enumerate(items):
         if number == fails_at:
-            raise WorkerLostError
+            raise ClusterWorkerLostError
         yield item
     if fails_at == len(items):
-        raise WorkerLostError
+        raise ClusterWorkerLostError
     if seeds:
         random.seed(7)
 
 
 def _is_planned(error: BaseException | None) -> bool:
     while error is not None:
-        if isinstance(error, WorkerLostError):
+        if isinstance(error, ClusterWorkerLostError):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -16,11 +16,11 @@ from pillarbox._graph.program import Program
 from pillarbox._runtime.local import LocalJob, Savepoint, source_copier
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._time.manual_clock import ManualProcessingTimeService
-from pillarbox.testing._program_harness import PatientJob, program_of
-from pillarbox.testing._simulation.cluster import FaultRates, SimulatedJob, StepLog
+from pillarbox.testing._program_harness import ProgramHarnessJob, program_of
+from pillarbox.testing._simulation.cluster import ClusterFaultRates, ClusterStepLog, SimulatedClusterJob
 from pillarbox.testing._simulation.program import Inputs, SimulatedProgram, outcome
 from pillarbox.testing._simulation.schedule import (
-    Epoch,
+    ScheduledEpoch,
     cut_into_runs,
     partitions,
     plan_epochs,
@@ -36,7 +36,7 @@ MAX_PARALLELISM = 16
 _RETURNS = 3
 
 
-class OutcomeMismatch(AssertionError):
+class SimulatedRunMismatch(AssertionError):
     """A run with faults has a different outcome."""
 
 
@@ -93,18 +93,20 @@ class Run:
         self.inputs: Inputs = {name: list(values) for name, values in drawn.items()}
         if self.program.batch:
             self.inputs = {name: [*values, *self.program.last.get(name, ())] for name, values in self.inputs.items()}
-        self.steps = StepLog()
+        self.steps = ClusterStepLog()
         #: Each subtask's event time after each epoch of the last run.
         self.event_times: list[dict[str, Any]] = []
         #: The committed epochs of the run with faults, and their times.
-        self.schedule: list[tuple[Epoch, int]] = []
+        self.schedule: list[tuple[ScheduledEpoch, int]] = []
         self._faults = faults
         self._turns = turns
         start = dict.fromkeys(self.inputs, 0)
         self.epochs = plan_epochs(self.program, self.inputs, self.rng, start)
         self.steps.add(f"parallelism {self.parallelism}, {len(self.epochs)} epochs")
 
-    def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
+    def run_without_faults(
+        self, schedule: Sequence[tuple[ScheduledEpoch, int]] | None = None
+    ) -> list[dict[str, list[Any]]]:
         """Run the epochs in order, in one worker, and return each epoch's output."""
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
@@ -112,7 +114,7 @@ class Run:
         clock = ManualProcessingTimeService(0)
         outputs = []
         turns = self._turns(clock, None)
-        with replaced(stepped_threads(turns)), PatientJob(turns, self.compiled.program, clock=clock) as job:
+        with replaced(stepped_threads(turns)), ProgramHarnessJob(turns, self.compiled.program, clock=clock) as job:
             for epoch, time in schedule:
                 turns.set_clock(time)
                 turns.settle()
@@ -124,7 +126,7 @@ class Run:
 
     def run_with_faults(self) -> list[dict[str, list[Any]]]:
         rng = self.rng
-        rates = FaultRates.draw(rng, self._faults)
+        rates = ClusterFaultRates.draw(rng, self._faults)
         self.steps.add(str(rates))
         clock = ManualProcessingTimeService(0)
         turns = self._turns(clock, rng)
@@ -148,21 +150,21 @@ class Run:
         return [Records(part).copied(source_copier(self.compiled.program, source).copied)]
 
     def verify(self) -> None:
-        """Compare runs without and with faults. Raises :class:`OutcomeMismatch`."""
+        """Compare runs without and with faults. Raises :class:`SimulatedRunMismatch`."""
         state = random.getstate()  # functions may seed `random`, which must not affect the caller
         try:
             try:
                 reference = self.run_without_faults()
             except Exception as error:
                 what = f"it failed without any fault: {type(error).__name__}: {error}"
-                raise OutcomeMismatch(self.report(what)) from error
+                raise SimulatedRunMismatch(self.report(what)) from error
             if self.program.oracle is not None:
                 expected = self.program.oracle(self.inputs)
                 self.compare(joined(reference), expected, "without any fault, compared with the oracle")
             try:
                 outputs = self.run_with_faults()
             except Exception as error:
-                raise OutcomeMismatch(self.report(f"it failed: {type(error).__name__}: {error}")) from error
+                raise SimulatedRunMismatch(self.report(f"it failed: {type(error).__name__}: {error}")) from error
             if self.program.event_time:
                 self._check_event_time()
         finally:
@@ -179,7 +181,7 @@ class Run:
             if actual != expected:
                 lines = [f"epoch {number}, at {schedule[number][1]}: event time differs"]
                 lines += _differences("", actual, expected)
-                raise OutcomeMismatch(self.report("\n".join(lines)))
+                raise SimulatedRunMismatch(self.report("\n".join(lines)))
 
     def compare(self, outputs: Mapping[str, Any], reference: Mapping[str, Any], what: str) -> None:
         actual, expected = outcome(self.program, outputs), outcome(self.program, reference)
@@ -187,7 +189,7 @@ class Run:
             lines = [f"{what}: the outcome differs"]
             for name in sorted(actual.keys() | expected.keys()):
                 lines += _differences(f"{name} ", actual.get(name, {}), expected.get(name, {}))
-            raise OutcomeMismatch(self.report("\n".join(lines[:20])))
+            raise SimulatedRunMismatch(self.report("\n".join(lines[:20])))
 
     def report(self, what: str) -> str:
         return "\n".join(["steps:", *(f"  {line}" for line in self.steps.lines), what])
@@ -200,7 +202,7 @@ def _differences(prefix: str, actual: Mapping[Any, Any], expected: Mapping[Any, 
 
 
 class _FaultyRun:
-    def __init__(self, run: Run, rates: FaultRates, turns: Turns, clock: ManualProcessingTimeService) -> None:
+    def __init__(self, run: Run, rates: ClusterFaultRates, turns: Turns, clock: ManualProcessingTimeService) -> None:
         self._run = run
         self._rng = run.rng
         self._rates = rates
@@ -213,8 +215,8 @@ class _FaultyRun:
         self._savepoints: list[tuple[int, Savepoint]] = []
         self._outputs: list[dict[str, list[Any]]] = []
 
-    def _new_job(self, program: Program) -> SimulatedJob:
-        return SimulatedJob(program, self._rates, self._turns, self._rng, self._run.steps, clock=self._clock)
+    def _new_job(self, program: Program) -> SimulatedClusterJob:
+        return SimulatedClusterJob(program, self._rates, self._turns, self._rng, self._run.steps, clock=self._clock)
 
     def run(self) -> list[dict[str, list[Any]]]:
         run, rng = self._run, self._rng

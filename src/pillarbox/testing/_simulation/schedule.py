@@ -23,7 +23,7 @@ from pillarbox.testing._simulation.turns import Turns
 
 
 @dataclass(frozen=True)
-class Epoch:
+class ScheduledEpoch:
     """The input of an epoch.
 
     Attributes:
@@ -44,11 +44,15 @@ class Epoch:
 
 def plan_epochs(
     program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
-) -> list[Epoch]:
+) -> list[ScheduledEpoch]:
     """Plan the remaining epochs: some read the input, one has the program's last records, and some are empty."""
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.batch:
-        return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
+        return [
+            ScheduledEpoch(
+                {name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True
+            )
+        ]
     count = rng.randrange(1, 13 if program.timed else 9)
     longest = rng.choice([0, 30, 700, 700]) if program.timed else 0
     edges = {
@@ -59,16 +63,16 @@ def plan_epochs(
     epochs = []
     for number in range(count):
         slices = {name: parts[name][number] for name in inputs}
-        epochs.append(Epoch(slices, rng.getrandbits(32), rng.randint(0, longest)))
+        epochs.append(ScheduledEpoch(slices, rng.getrandbits(32), rng.randint(0, longest)))
     if program.last:
-        epochs.append(Epoch(none_left, 0, 0, program.last))
-    epochs += [Epoch(none_left, 0, milliseconds, calm=True) for milliseconds in program.tail]
+        epochs.append(ScheduledEpoch(none_left, 0, 0, program.last))
+    epochs += [ScheduledEpoch(none_left, 0, milliseconds, calm=True) for milliseconds in program.tail]
     if program.bounded:
         epochs[-1] = replace(epochs[-1], bounded=True)
     return epochs
 
 
-def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: Epoch) -> Inputs:
+def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: ScheduledEpoch) -> Inputs:
     rng = random.Random(epoch.deal)
     result: Inputs = {}
     for name, values in inputs.items():
@@ -125,7 +129,7 @@ def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def stepped_threads(turns: Turns) -> list[tuple[Any, str, Any]]:
-    return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
+    return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedInputReader", turns.input)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.testing._program_harness import Build
 from pillarbox.testing._simulation.cluster import FAULTS
 from pillarbox.testing._simulation.program import SimulatedProgram
-from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, Programs, Run
+from pillarbox.testing._simulation.run import MAX_PARALLELISM, Programs, Run, SimulatedRunMismatch
 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
@@ -170,16 +170,16 @@ def _column(name: str) -> Callable[[Any], Any]:
     return lambda record: record[name]
 
 
-def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> OutcomeMismatch | None:
+def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> SimulatedRunMismatch | None:
     try:
         Run(programs, str(seed), faults=faults, inputs=inputs).verify()
-    except OutcomeMismatch as error:
+    except SimulatedRunMismatch as error:
         return error
     return None
 
 
 def _explained(
-    programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: OutcomeMismatch
+    programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: SimulatedRunMismatch
 ) -> SimulationError:
     shrinker = _Shrinker(programs, seed, records, faults, failure)
     shrinker.shrink()
@@ -207,7 +207,7 @@ class _Shrinker:
         seed: int,
         inputs: dict[str, list[Any]],
         faults: tuple[str, ...],
-        failure: OutcomeMismatch,
+        failure: SimulatedRunMismatch,
     ) -> None:
         self.programs = programs
         self.seed = seed

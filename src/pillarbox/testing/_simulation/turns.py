@@ -12,11 +12,11 @@ import selectors
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pillarbox._operators.async_io.loop.event_loop import CallFailed
+from pillarbox._operators.async_io.loop.event_loop import EventLoopCallError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._task.network.task_input import EXHAUSTED, Reader
+from pillarbox._task.network.task_input import EXHAUSTED, InputReader
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.testing._patience import Patience
@@ -74,7 +74,7 @@ class SteppedEventLoop:
                 raise AssertionError(f"{function} does not end")
         result, error = task.result()
         if error is not None:
-            raise CallFailed(error) from error
+            raise EventLoopCallError(error) from error
         return result
 
     def step(self) -> None:
@@ -97,8 +97,8 @@ class SteppedEventLoop:
         self.loop.close()
 
 
-class SteppedReader(Reader[Any]):
-    """Replaces a ``ThreadedReader``. Items become available only when it is the input's turn."""
+class SteppedInputReader(InputReader[Any]):
+    """Replaces a ``ThreadedInputReader``. Items become available only when it is the input's turn."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -153,8 +153,8 @@ class Turns(Patience):
 
     def input(
         self, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
-    ) -> SteppedReader:
-        return SteppedReader(self, items, executor, fail)
+    ) -> SteppedInputReader:
+        return SteppedInputReader(self, items, executor, fail)
 
     def input_comes(self) -> bool:
         rng = self._rng

@@ -57,7 +57,7 @@ class AsyncCache:
                 ) from None
 
 
-class SharedResults:
+class CachedResults:
     """An operator's cached results by key."""
 
     def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
@@ -85,7 +85,7 @@ class ResultCache:
         self._keying = None if settings.key is None else Keying(settings.key, self._operator)
         self._clock: Callable[[], int] = context.processing_time_service.relative_time_millis
         clock = self._clock
-        self._lease = context.shared.lease(("cache", context.uid), lambda: SharedResults(settings, clock))
+        self._lease = context.shared.lease(("cache", context.uid), lambda: CachedResults(settings, clock))
         self._results = self._lease.resource.by_key
         self._leaders: dict[Any, Request] = {}
 

@@ -58,7 +58,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
         raise TimeoutError(f"no result within the timeout for a batch of {len(values)} records")
 
 
-class CombiningFunction(Function, ABC):
+class AsyncCombiningFunction(Function, ABC):
     """A function whose result is combined with its record on emission. A cache stores only the result.
 
     The methods run in the mailbox thread.

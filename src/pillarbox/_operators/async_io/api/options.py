@@ -11,8 +11,8 @@ from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_strategy
-from pillarbox._operators.budgets.budget import Budget, Limits
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.budgets.budget import Budget, BudgetLimits
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
 OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
@@ -23,7 +23,7 @@ class _JobRate(Budget):
     """One operator's ``job_rate_limit``, without a name, so that no other operator can share it."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BudgetLimits:
         return super().limits._replace(name="")
 
 
@@ -60,7 +60,7 @@ class BatchWaitKeywords(TypedDict, total=False):
     on_barrier: OnBarrier
 
 
-class OptionsOfAsyncOperators:
+class AsyncOperatorOptions:
     """Options of all async operators.
 
     Attributes:
@@ -100,7 +100,7 @@ class OptionsOfAsyncOperators:
 
 
 @dataclass(frozen=True)
-class AsyncOptions(OptionsOfAsyncOperators):
+class AsyncOptions(AsyncOperatorOptions):
     """The options of one async operator, as in :meth:`DataStream.map_async`.
 
     The subtasks in a process share ``capacity``. Each may queue up to ``capacity`` further requests. Invalid options

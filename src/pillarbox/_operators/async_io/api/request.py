@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._elements import Watermark, WatermarkStatus
 
 if TYPE_CHECKING:
-    from pillarbox._operators.async_io.queue import Segment
+    from pillarbox._operators.async_io.queue import QueueSegment
 
 Event = Watermark | WatermarkStatus
 """A watermark or status change. No request may cross it."""
@@ -70,7 +70,7 @@ class Request:
         self.state: RequestState = RequestState.PENDING
         self.outputs: Sequence[Any] = ()
         self.failure: BaseException | None = None
-        self.segment: Segment | None = None
+        self.segment: QueueSegment | None = None
         self.started: int | None = None
         self.attempts: int = 0
         self.seconds: float = 0.0

@@ -30,7 +30,7 @@ def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
     return context
 
 
-class CallFailed(Exception):
+class EventLoopCallError(Exception):
     """The called function raised ``error``, which may be a ``BaseException``."""
 
     def __init__(self, error: BaseException) -> None:
@@ -95,7 +95,7 @@ class EventLoopThread:
         """Call a function in the loop's thread, await its result if necessary, and return the result.
 
         Raises:
-            CallFailed: the function raised.
+            EventLoopCallError: the function raised.
             concurrent.futures.TimeoutError: the call took longer than ``timeout`` (s).
         """
 
@@ -113,7 +113,7 @@ class EventLoopThread:
             outcome.cancel()
             raise
         if error is not None:
-            raise CallFailed(error) from error
+            raise EventLoopCallError(error) from error
         return result
 
     def close(self) -> None:

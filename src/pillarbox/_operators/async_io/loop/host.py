@@ -18,7 +18,7 @@ from pillarbox._operators.async_io.api.function import AsyncBatchFunction, Async
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop.event_loop import (
     GRACE,
-    CallFailed,
+    EventLoopCallError,
     EventLoopThread,
     cancelled,
     context_of,
@@ -26,9 +26,9 @@ from pillarbox._operators.async_io.loop.event_loop import (
 )
 from pillarbox._operators.async_io.loop.threads import DaemonThreads, outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.async_io.loop.workers import CallSlots, RequestWorkers, most_stuck
+from pillarbox._operators.async_io.loop.workers import RequestWorkers, WorkerSlots, most_stuck
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.shared_resources import Lease
+from pillarbox._operators.frame.shared_resources import ResourceLease
 from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._state.state_descriptor import StateDescriptor
@@ -61,7 +61,7 @@ def is_generator_function(function: Any) -> bool:
     )
 
 
-class FunctionHost:
+class AsyncFunctionHost:
     """Owns a function's event loop and threads. The mailbox thread creates and closes it."""
 
     def __init__(
@@ -78,7 +78,9 @@ class FunctionHost:
         self._function = function
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
-        self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(context, options, tasks))
+        self._lease: ResourceLease[_Loop] = context.shared.lease(
+            ("async", context.uid), lambda: _Loop(context, options, tasks)
+        )
         self.thread: EventLoopThread = self._lease.resource.thread
         self.turns: Turns | None = self._lease.resource.turns
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -133,7 +135,7 @@ class FunctionHost:
         if not self._lease.is_spoilt:
             try:
                 self.thread.call(self._end_tasks, timeout=2 * GRACE)
-            except (CallFailed, FutureTimeoutError):
+            except (EventLoopCallError, FutureTimeoutError):
                 self._lease.spoil()
         self._lease.release()
         if self._pool is not None:
@@ -147,7 +149,7 @@ class FunctionHost:
         try:
             self.thread.call(function, *args, timeout=seconds)
             return
-        except CallFailed as failed:
+        except EventLoopCallError as failed:
             cause: BaseException | None = failed.error
             outcome = f"operator {self._name!r} failed in {what}: {describe(failed.error)}"
         except FutureTimeoutError:
@@ -168,7 +170,7 @@ class _Loop:
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
-        self.call_slots: CallSlots = CallSlots(options.capacity)
+        self.call_slots: WorkerSlots = WorkerSlots(options.capacity)
         self.turns: Turns | None = None
         if options.takes_turns:
             scope = context.budget_scope
@@ -186,7 +188,7 @@ class _Loop:
 
     def close(self) -> None:
         if self.turns is not None:
-            with suppress(CallFailed, FutureTimeoutError):
+            with suppress(EventLoopCallError, FutureTimeoutError):
                 self.thread.call(self.turns.close, timeout=GRACE)
         self.thread.close()
 

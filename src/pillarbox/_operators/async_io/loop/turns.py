@@ -14,7 +14,7 @@ from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import BUDGET_COUNTERS, BudgetGate
-from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, LocalLedger, Slot
+from pillarbox._operators.budgets.ledger import LedgerConnection, LedgerScope, LedgerSlot, LocalLedger
 
 _LINE = 500
 
@@ -22,7 +22,7 @@ _LINE = 500
 class Turns:
     """Makes each request of an event loop wait until all its budgets allow it. Loop thread only."""
 
-    def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
+    def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: LedgerScope, uid: str, tasks: int) -> None:
         self._gates: list[BudgetGate] = []
         self._ends: list[LedgerConnection] = []
         if own is not None:
@@ -48,7 +48,7 @@ class Turns:
         self._ends.append(end)
         return end
 
-    async def take(self, argument: Any, owner: object = None) -> list[Slot]:
+    async def take(self, argument: Any, owner: object = None) -> list[LedgerSlot]:
         """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
         request = object()
         self._owners[owner] += 1
@@ -85,17 +85,17 @@ class Turns:
     def _waiting(self, index: int) -> Sequence[float]:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
 
-    def succeeded(self, slots: Sequence[Slot], result: Any) -> None:
+    def succeeded(self, slots: Sequence[LedgerSlot], result: Any) -> None:
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
-    def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
+    def failed(self, slots: Sequence[LedgerSlot], error: BaseException) -> None:
         """Charge a failed request's estimate. An error with 429 or ``Retry-After`` is free, and pauses the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate if stop is None else 0, succeeded=False, stop=stop)
 
-    def answered(self, slots: Sequence[Slot]) -> None:
+    def answered(self, slots: Sequence[LedgerSlot]) -> None:
         """Charge the estimate of a request that the service answered with an error."""
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=True)

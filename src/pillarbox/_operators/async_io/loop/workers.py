@@ -41,7 +41,7 @@ def most_stuck(capacity: int) -> int:
     return max(capacity, 32)
 
 
-class SlotOwner(Protocol):
+class _SlotOwner(Protocol):
     """A subtask whose workers occupy call slots."""
 
     @property
@@ -50,7 +50,7 @@ class SlotOwner(Protocol):
     def start_workers(self) -> None: ...
 
 
-class CallSlots:
+class WorkerSlots:
     """Limits the running requests of an operator's subtasks in a process. Loop thread only.
 
     Subtasks queue for free slots. A subtask without slots gets one immediately, even beyond the limit, because another
@@ -60,12 +60,12 @@ class CallSlots:
     def __init__(self, most: int) -> None:
         self.most = most
         self._taken = 0
-        self.line: dict[SlotOwner, None] = {}
+        self.line: dict[_SlotOwner, None] = {}
 
-    def has_room(self, owner: SlotOwner) -> bool:
+    def has_room(self, owner: _SlotOwner) -> bool:
         return self._taken < self.most or not owner.slots_held
 
-    def take(self, owner: SlotOwner) -> bool:
+    def take(self, owner: _SlotOwner) -> bool:
         if not self.has_room(owner):
             if owner.slots_held < self.most:
                 self.line[owner] = None
@@ -80,10 +80,10 @@ class CallSlots:
             del self.line[first]
             first.start_workers()
 
-    def are_wanted(self, owner: SlotOwner) -> bool:
+    def are_wanted(self, owner: _SlotOwner) -> bool:
         return next(iter(self.line), owner) is not owner
 
-    def leave(self, owner: SlotOwner) -> None:
+    def leave(self, owner: _SlotOwner) -> None:
         self.line.pop(owner, None)
 
     def close(self) -> None: ...
@@ -108,7 +108,7 @@ class RequestWorkers:
         function: Callable[[Any], Awaitable[Any]],
         *,
         batched: bool,
-        call_slots: CallSlots,
+        call_slots: WorkerSlots,
         retry: AsyncRetryStrategy | None,
         turns: Turns | None,
         clock: Callable[[], int],

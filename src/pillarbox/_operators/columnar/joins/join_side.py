@@ -17,9 +17,9 @@ from pillarbox._operators.columnar.all_keys_state import streams_to_merge
 from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, without_nulls
 from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._rows import batch_from_bytes, batch_to_bytes
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import Function
-from pillarbox._operators.joins.interval_join import Interval, JoinContext
+from pillarbox._operators.joins.interval_join import Interval, IntervalJoinContext
 from pillarbox._rows import Row, column_to_list, rows_from_arrow
 
 
@@ -29,7 +29,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
         function: Any,
     ) -> None:
         super().__init__(context, keying, sides, interval, function=function)
-        self._ctx = JoinContext(self._collector, self.backend)
+        self._ctx = IntervalJoinContext(self._collector, self.backend)
         # A function without state does not read the key's row.
         self._has_state = isinstance(function, Function) and type(function).open is not Function.open
 
@@ -39,7 +39,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
         keys = parts[0] if len(parts) == 1 else list(zip(*parts))
         pairs = list(zip(_rows(left, ours), _rows(right, theirs)))
         pending = iter(pairs)
-        with Pass(self, pairs, pending, pending):
+        with FunctionPass(self, pairs, pending, pending):
             for (left_row, right_row), key, earlier, later in zip(
                 pending, keys, left.times[ours].tolist(), right.times[theirs].tolist()
             ):

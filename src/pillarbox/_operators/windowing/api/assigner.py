@@ -11,7 +11,7 @@ from pillarbox._generics import Generic, In, WindowOut
 from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 
 class WindowAssigner(ABC, Generic[In, WindowOut]):

@@ -7,17 +7,14 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.collector import Collector
-from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.contexts import RuntimeContext
-from pillarbox._operators.functions.metric_group import MetricGroup, UserMetrics
+from pillarbox._operators.functions.metric_group import MetricGroup, UserMetricGroup
+from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.evictors import Evictor
-from pillarbox._operators.windowing.api.functions import (
-    KeyedStateStore,
-    ProcessAllWindowFunction,
-    ProcessWindowFunction,
-)
+from pillarbox._operators.windowing.api.functions import ProcessAllWindowFunction, ProcessWindowFunction
 from pillarbox._operators.windowing.api.triggers import Trigger
+from pillarbox._operators.windowing.api.window_context import KeyedStateStore
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.internal_timer_service import InternalTimerService
@@ -55,7 +52,7 @@ class _States(KeyedStateStore):
 class TriggerContext(Trigger.OnMergeContext):
     """A trigger's context."""
 
-    def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
+    def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetricGroup) -> None:
         self._states = _States(backend, "trigger", namespaced=True)
         self._metrics = metrics
         self._timers = timers

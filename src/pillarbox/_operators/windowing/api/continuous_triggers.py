@@ -8,7 +8,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._operators.windowing.api.triggers import Trigger, TriggerResult
 from pillarbox._state.descriptors import ReducingStateDescriptor
 from pillarbox._time.duration import DurationLike, positive_millis
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):

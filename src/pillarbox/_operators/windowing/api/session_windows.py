@@ -18,7 +18,7 @@ from pillarbox._operators.windowing.api.assigner import (
 )
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
@@ -40,7 +40,7 @@ class SessionWindowTimeGapExtractor(ABC):
 GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
-class Sessions(TimedAssigner, MergingWindowAssigner):
+class SessionWindows(TimedAssigner, MergingWindowAssigner):
     """Base class of session window assigners. A session ends after a gap without elements."""
 
     @abstractmethod
@@ -74,10 +74,10 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    return type(assigner).merge_windows is Sessions.merge_windows
+    return type(assigner).merge_windows is SessionWindows.merge_windows
 
 
-class _FixedGap(Sessions):
+class _FixedGap(SessionWindows):
     def __init__(self, gap: DurationLike) -> None:
         self.gap: int = positive_millis(gap, f"{type(self).__name__}.with_gap(): the gap")
 
@@ -88,7 +88,7 @@ class _FixedGap(Sessions):
         return f"{type(self).__name__}({self.gap} ms)"
 
 
-class _DynamicGap(Sessions):
+class _DynamicGap(SessionWindows):
     def __init__(self, extractor: GapExtractor) -> None:
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):

@@ -14,12 +14,17 @@ from pillarbox._operators.windowing.api.assigner import (
     TimedAssigner,
     WindowAssigner,
 )
-from pillarbox._operators.windowing.api.window_starts import Days, Milliseconds, line, offset_millis
+from pillarbox._operators.windowing.api.window_starts import (
+    DayWindowStarts,
+    MillisecondWindowStarts,
+    line,
+    offset_millis,
+)
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
 
-class FixedWindows(TimedAssigner):
+class FixedTimeWindows(TimedAssigner):
     """Base class of assigners of fixed-length windows.
 
     Args:
@@ -48,10 +53,10 @@ class FixedWindows(TimedAssigner):
         self.starts_every: int = self.size if self.cumulates else self.ends_every
         self.offset: int = offset_millis(name, offset, self.starts_every)
         self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, millis)
+        self.line: MillisecondWindowStarts | DayWindowStarts = line(name, self.offset, time_zone, millis)
 
 
-class _Tumbling(FixedWindows):
+class _Tumbling(FixedTimeWindows):
     tumbles: bool = True
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
@@ -109,7 +114,7 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
 
-class _Sliding(FixedWindows):
+class _Sliding(FixedTimeWindows):
     def __init__(
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
@@ -167,7 +172,7 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
 
-class _Cumulative(FixedWindows):
+class _Cumulative(FixedTimeWindows):
     cumulates: bool = True
 
     def __init__(

@@ -19,7 +19,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _EPOCH_DAY = _EPOCH.toordinal()
 
 
-class Milliseconds:
+class MillisecondWindowStarts:
     """Computes window starts at multiples of a length (from 1970 in UTC) plus an offset."""
 
     def __init__(self, offset: int) -> None:
@@ -42,7 +42,7 @@ class Milliseconds:
             start -= slide
 
 
-class Days:
+class DayWindowStarts:
     """Computes window starts at local midnight plus an offset."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
@@ -57,7 +57,7 @@ class Days:
         self._first = functools.lru_cache(maxsize=1024)(self._midnight)
 
     def __reduce__(self) -> Any:
-        return Days, (self.zone, self.offset, "")
+        return DayWindowStarts, (self.zone, self.offset, "")
 
     def _midnight(self, day: int) -> int:
         wall = datetime.datetime.fromordinal(day) + datetime.timedelta(milliseconds=self.offset)
@@ -106,7 +106,9 @@ class Days:
             day -= slide // _DAY
 
 
-def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
+def line(
+    asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]
+) -> MillisecondWindowStarts | DayWindowStarts:
     """Return the object that computes window starts.
 
     Args:
@@ -115,14 +117,14 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
         lengths: maps parameter names to milliseconds. With a time zone, they must be whole days.
     """
     if time_zone is None:
-        return Milliseconds(offset)
+        return MillisecondWindowStarts(offset)
     for name, length in lengths.items():
         if length % _DAY:
             raise ProgramError(
                 f"{asked_by}: with time_zone=, the {name} must be a number of whole days, not {length} ms. Windows"
                 " shorter than a day need no time zone, only an offset"
             )
-    return Days(time_zone, offset, asked_by)
+    return DayWindowStarts(time_zone, offset, asked_by)
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from pillarbox._errors import ProgramError, check_kind, shorten
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 from pillarbox._unpickle import make
 
 

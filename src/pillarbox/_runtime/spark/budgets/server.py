@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.budgets import budgets_of, check_equal
 from pillarbox._graph.program import Program
-from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Period, Refused, Report, RetryAt
-from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.account import (
+    AHEAD,
+    LATE,
+    Account,
+    AccountPeriod,
+    AccountRefusal,
+    AccountReport,
+    AccountRetry,
+)
+from pillarbox._operators.budgets.budget import BudgetLimits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger
-from pillarbox._operators.budgets.wire import Connection, ForgedError, token_id
+from pillarbox._operators.budgets.wire import BudgetConnection, BudgetMessageError, token_id
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._time.system_clock import system_clock_ms
 
@@ -34,11 +42,11 @@ _IDLE = 2.0
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
 #: Writes a ceiling's charge to a query's checkpoint. Returns whether the query is still running.
-Write = Callable[[str, Period], bool]
+Write = Callable[[str, AccountPeriod], bool]
 
 
 class _Booking(NamedTuple):
-    connection: Connection
+    connection: BudgetConnection
     number: int
     estimates: list[float]
 
@@ -46,9 +54,9 @@ class _Booking(NamedTuple):
 class _SharedAccount:
     """A budget's use, and the waiting bookings in order of arrival. Server thread only."""
 
-    def __init__(self, limits: Limits, server: BudgetServer) -> None:
+    def __init__(self, limits: BudgetLimits, server: BudgetServer) -> None:
         self.account: Account = _new_account(limits)
-        self.users: set[Connection] = set()
+        self.users: set[BudgetConnection] = set()
         self.writes: list[Write] = []
         self._server = server
         self._waiting: deque[_Booking] = deque()
@@ -61,11 +69,11 @@ class _SharedAccount:
         self._waiting.append(booking)
         self.serve()
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: BudgetConnection) -> None:
         self.users.discard(connection)
         self._waiting = deque(booking for booking in self._waiting if booking.connection is not connection)
 
-    def settle(self, report: Report) -> None:
+    def settle(self, report: AccountReport) -> None:
         if self.account.settle(report, time.monotonic()):
             for connection in self.users:
                 connection.send("void", self.account.limits.name)
@@ -80,7 +88,7 @@ class _SharedAccount:
             outcome = self.account.book(booking.estimates, now, system_clock_ms())
             if self.writes:
                 self._write(booking.estimates[0])
-            if isinstance(outcome, RetryAt):
+            if isinstance(outcome, AccountRetry):
                 if outcome.why and not self._is_held:
                     _log.warning("budget %r: %s; requests wait", self.account.limits.name, outcome.why)
                 self._is_held = bool(outcome.why)
@@ -88,7 +96,7 @@ class _SharedAccount:
                 return
             self._is_held = False
             self._waiting.popleft()
-            kind = "refused" if isinstance(outcome, Refused) else "slots"
+            kind = "refused" if isinstance(outcome, AccountRefusal) else "slots"
             booking.connection.send(kind, booking.number, time.monotonic(), *outcome)
         if self.writes and self._idle is None and self.account.allowance > self.account.period.spent:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
@@ -113,7 +121,7 @@ class _SharedAccount:
     def _write_period(self, allowance: float) -> None:
         account = self.account
         self._is_writing = True
-        period = Period(account.period.began, allowance, account.period.clock)
+        period = AccountPeriod(account.period.began, allowance, account.period.clock)
         writes, name = list(self.writes), account.limits.name
 
         def write_all() -> list[Write]:
@@ -139,13 +147,13 @@ class _SharedAccount:
 
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: BudgetLimits) -> None:
         """Replace the limits. The ceiling's charge stays."""
         earlier, self.account = self.account, _new_account(limits)
         self.account.period, self.account.allowance = earlier.period, earlier.allowance
 
 
-def _new_account(limits: Limits) -> Account:
+def _new_account(limits: BudgetLimits) -> Account:
     # An earlier server may have booked slots up to now.
     return Account(limits, time.monotonic() + AHEAD + LATE)
 
@@ -177,12 +185,12 @@ class BudgetServer:
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
-    def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
+    def register(self, program: str, budgets: Iterable[BudgetLimits]) -> DriverLedger:
         token = secrets.token_bytes(32)
         self._call(lambda: self._register(program, token, list(budgets)))
         return DriverLedger(self.host, self.port, token)
 
-    def _register(self, program: str, token: bytes, budgets: list[Limits]) -> None:
+    def _register(self, program: str, token: bytes, budgets: list[BudgetLimits]) -> None:
         accounts: dict[str, _SharedAccount] = {}
         for limits in budgets:
             if limits.name.startswith("\0"):
@@ -205,7 +213,7 @@ class BudgetServer:
         ceiling_names: list[str] = self._call(names)
         return ceiling_names
 
-    def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
+    def resume(self, name: str, charges: Iterable[AccountPeriod], write: Write) -> None:
         """Count the charges restored from checkpoints against a budget's ceiling. ``write`` saves later charges."""
 
         def resume() -> None:
@@ -219,9 +227,9 @@ class BudgetServer:
         self._call(resume)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        used: dict[_SharedAccount, Connection] = {}
+        used: dict[_SharedAccount, BudgetConnection] = {}
         try:
-            accepting = Connection.to_executor(reader, writer, self._tokens.get)
+            accepting = BudgetConnection.to_executor(reader, writer, self._tokens.get)
             connection, token = await asyncio.wait_for(accepting, _HELLO)
             accounts = self._accounts[token]
             while True:
@@ -237,8 +245,8 @@ class BudgetServer:
                     shared.book(_Booking(connection, content[0], content[2]))
                 else:
                     units, outcomes, probe, stop, unused = content[1]
-                    shared.settle(Report(units, tuple(outcomes), probe, stop, tuple(unused)))
-        except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
+                    shared.settle(AccountReport(units, tuple(outcomes), probe, stop, tuple(unused)))
+        except (OSError, EOFError, BudgetMessageError, asyncio.TimeoutError):
             pass  # the peer has exited, or is not an executor
         except Exception:
             _log.exception("the budget server drops a connection")

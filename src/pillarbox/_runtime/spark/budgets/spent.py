@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._graph.description import json_object
-from pillarbox._operators.budgets.account import Period
+from pillarbox._operators.budgets.account import AccountPeriod
 from pillarbox._runtime.spark.budgets.server import ceilings_of
 from pillarbox._runtime.spark.session.folders import HadoopFolder, text_of
 from pillarbox._runtime.spark.session.session import session_of
@@ -38,7 +38,7 @@ class SpentFiles:
     def belongs_to(self, query: Any) -> None:
         self._query = query
 
-    def read(self) -> list[tuple[str, Period]]:
+    def read(self) -> list[tuple[str, AccountPeriod]]:
         charges = []
         for name, line in self._folder.lines():
             charges += charges_of(line)
@@ -46,7 +46,7 @@ class SpentFiles:
                 self._files[budget].append(name)
         return charges
 
-    def write(self, budget: str, period: Period) -> bool:
+    def write(self, budget: str, period: AccountPeriod) -> bool:
         if self._query is not None and not _is_active(self._query):
             return False
         name = f"{uuid.uuid4().hex}.json"
@@ -64,12 +64,12 @@ def _is_active(query: Any) -> bool:
         return False
 
 
-def charges_of(text: str) -> list[tuple[str, Period]]:
+def charges_of(text: str) -> list[tuple[str, AccountPeriod]]:
     charges = []
     for line in text.splitlines():
         fields = json_object(line)
         if isinstance(fields.get("budget"), str):
-            period = Period(int(fields["began"]), float(fields["spent"]), int(fields["clock"]))
+            period = AccountPeriod(int(fields["began"]), float(fields["spent"]), int(fields["clock"]))
             charges.append((fields["budget"], period))
     return charges
 

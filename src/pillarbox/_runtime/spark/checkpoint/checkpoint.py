@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import (
-    Comparison,
+    DescriptionDifferences,
     LayoutsNote,
     ProgramDescription,
     compare,
@@ -135,7 +135,7 @@ class Checkpoint:
         for change in comparison.doubtful:
             _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
-    def _from_savepoint(self, comparison: Comparison) -> str:
+    def _from_savepoint(self, comparison: DescriptionDifferences) -> str:
         if not comparison.survives_savepoint:
             return ""
         how = (

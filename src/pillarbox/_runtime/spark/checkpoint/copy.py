@@ -29,7 +29,7 @@ _GONE = re.compile(r"does not exist|No such file|FileNotFound")
 _REMOVALS = 5
 
 
-class RemovedError(CheckpointMismatchError):
+class CheckpointCopyError(CheckpointMismatchError):
     """Spark has removed files of an epoch, or is about to do so."""
 
 
@@ -59,7 +59,7 @@ class CheckpointCopy:
         """Create the copy. ``limit`` is the maximum size of all state files in bytes.
 
         Raises:
-            RemovedError: Spark has removed files of the epoch.
+            CheckpointCopyError: Spark has removed files of the epoch.
         """
         try:
             # Copy logs first, because Spark removes them first.
@@ -209,8 +209,8 @@ def copied_checkpoint(
         copy.remove()
 
 
-def removed(checkpoint: str, epoch: int) -> RemovedError:
-    return RemovedError(
+def removed(checkpoint: str, epoch: int) -> CheckpointCopyError:
+    return CheckpointCopyError(
         f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query is running: choose a"
         " newer epoch, or raise spark.sql.streaming.minBatchesToRetain"
     )

@@ -24,7 +24,7 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
     """Call ``read`` with an epoch's state, or with a copy if the query removes the epoch during the read.
 
     Raises:
-        RemovedError: Spark removes epochs faster than they can be read.
+        CheckpointCopyError: Spark removes epochs faster than they can be read.
     """
     files = CheckpointState(spark, checkpoint, epoch)
     try:

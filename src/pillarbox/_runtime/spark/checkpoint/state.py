@@ -30,7 +30,7 @@ _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
 
-class Stateful(NamedTuple):
+class CheckpointStateOperator(NamedTuple):
     """A stateful operator of Spark, which stores the state logs of all subtasks between two shuffles."""
 
     id: int
@@ -78,13 +78,13 @@ class CheckpointState:
         return str(self.checkpoint)
 
     @cached_property
-    def stateful(self) -> list[Stateful]:
+    def stateful(self) -> list[CheckpointStateOperator]:
         self._check_files(self.epoch)
         read = self.state_operators()
         operators = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
-            operator = Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"])
+            operator = CheckpointStateOperator(row["operatorId"], row["numPartitions"], row["minBatchId"])
             if not any(variable.get("stateName") == _LOG for variable in variables):
                 continue
             self._check_partitions(operator)
@@ -100,7 +100,7 @@ class CheckpointState:
                 )
         return operators
 
-    def _check_whole(self, operators: Sequence[Stateful]) -> None:
+    def _check_whole(self, operators: Sequence[CheckpointStateOperator]) -> None:
         """Raise if an operator's folder is missing, which Spark's reader would silently skip."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
@@ -112,7 +112,7 @@ class CheckpointState:
                 " the whole checkpoint, from a backup"
             )
 
-    def _check_partitions(self, operator: Stateful) -> None:
+    def _check_partitions(self, operator: CheckpointStateOperator) -> None:
         # Spark's reader silently skips a state partition without a folder.
         folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
         if folder is None:
@@ -124,7 +124,7 @@ class CheckpointState:
                 " is missing: restore the missing folders, or the whole checkpoint, from a backup"
             )
 
-    def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
+    def logs(self, operator: CheckpointStateOperator, epoch: int | None = None) -> DataFrame:
         """Return an operator's log entries. Columns: ``code`` (the subtask's number), ``number``, ``payload``.
 
         A subtask's entries are consecutive and in one partition.
@@ -133,7 +133,7 @@ class CheckpointState:
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
         )
 
-    def _read(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
+    def _read(self, operator: CheckpointStateOperator, epoch: int | None = None) -> DataFrame:
         batch = self.epoch if epoch is None else epoch
         self._check_files(batch)
         return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
@@ -151,10 +151,10 @@ class CheckpointState:
     def state_operators(self) -> DataFrame:
         return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
-    def heads(self, operator: Stateful) -> dict[int, LogHead]:
+    def heads(self, operator: CheckpointStateOperator) -> dict[int, LogHead]:
         return {code: view.head for code, view in self.views(operator).items()}
 
-    def views(self, operator: Stateful) -> dict[int, LogView]:
+    def views(self, operator: CheckpointStateOperator) -> dict[int, LogView]:
         """Return an operator's logs, with their heads (metadata) only, by subtask code."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():

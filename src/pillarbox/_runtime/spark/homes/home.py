@@ -19,11 +19,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.partition_tasks import FunctionLock, PartitionTasks
-from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
+from pillarbox._runtime.spark.homes.partition_tasks import PartitionLock, PartitionTasks
+from pillarbox._runtime.spark.homes.processes import OsProcess, leave, watch_all
 from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
+from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError, close_in_forks
 
 _LEAVE_SECONDS = 5.0
 _CUT_OFF_SECONDS = 5.0
@@ -45,12 +45,12 @@ class _Home:
         # listen() makes clients see this process's pid as their peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
-        self._watched = [Process(*process) for process in facts.watched]
-        self._polled: list[Process] = []
+        self._watched = [OsProcess(*process) for process in facts.watched]
+        self._polled: list[OsProcess] = []
         # Connections to starters, by descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, PartitionTasks] = {}
-        self._turn = FunctionLock()
+        self._turn = PartitionLock()
         self._threads: list[threading.Thread] = []
         self._has_begun = threading.Event()
         self._first: PartitionTasks | None = None
@@ -150,7 +150,7 @@ class _Home:
                 return
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
                 raise PermissionError("the query's secret is wrong")
-        except (OSError, LostError, ValueError, TypeError) as error:
+        except (OSError, ChannelLostError, ValueError, TypeError) as error:
             if not isinstance(error, ConnectionError):
                 _log.warning("a home process refused a connection: %s", error)
             if channel is not None:
@@ -158,14 +158,14 @@ class _Home:
             return
         try:
             if self._ends_at is not None:
-                raise LostError
+                raise ChannelLostError
             channel.set_timeout(None)
             self._guest(hello.place).add(channel)
-        except LostError:
+        except ChannelLostError:
             channel.close()
 
     def _accept_starter(self, channel: Channel, poll: select.poll) -> None:
-        with suppress(LostError):
+        with suppress(ChannelLostError):
             self._send_facts(channel)
             self._starters[channel.fileno()] = channel
             poll.register(channel, select.POLLIN)
@@ -186,9 +186,9 @@ class _Home:
         channel = self._starters[number]
         try:
             if channel.receive_bytes(len(ASK)) != ASK:
-                raise LostError
+                raise ChannelLostError
             self._send_facts(channel)
-        except LostError:
+        except ChannelLostError:
             # The next starter adopts this home.
             poll.unregister(number)
             del self._starters[number]

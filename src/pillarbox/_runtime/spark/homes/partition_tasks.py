@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import worker_environment
-from pillarbox._runtime.spark.homes.wire import EpochRequest, Kind
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.homes.wire import HomeEpochRequest, HomeMessageKind
+from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state.chunks.head import META
@@ -30,7 +30,7 @@ Resting = Callable[[], AbstractContextManager[None]]
 _log = logging.getLogger("pillarbox")
 
 
-class FunctionLock:
+class PartitionLock:
     """The lock that a home's thread holds while it runs user functions. Thread-safe."""
 
     def __init__(self) -> None:
@@ -82,21 +82,21 @@ class _Chunks:
         if number == META and self._head is not None:
             return self._head
         with self._rest():
-            value: bytes | None = self._channel.ask(Kind.GET, number)
+            value: bytes | None = self._channel.ask(HomeMessageKind.GET, number)
         return value
 
     def put(self, number: int, value: bytes) -> None:
         self._head = None
-        self._channel.post((Kind.PUT, number, value))
+        self._channel.post((HomeMessageKind.PUT, number, value))
 
     def remove(self, number: int) -> None:
-        self._channel.post((Kind.REMOVE, number))
+        self._channel.post((HomeMessageKind.REMOVE, number))
 
 
 class PartitionTasks:
     """A guest's tasks, and the thread that runs them."""
 
-    def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
+    def __init__(self, clock: Callable[[], float], idle: float, turn: PartitionLock) -> None:
         self._clock = clock
         self._residency = Residency(clock, idle=idle, stay=True, resting=turn.released)
         self._turn = turn
@@ -108,7 +108,7 @@ class PartitionTasks:
         self._lock = threading.Lock()
         # Idle relay connections by descriptor.
         self._idle: dict[int, Channel] = {}
-        self._waiting: tuple[EpochRequest, Channel] | None = None
+        self._waiting: tuple[HomeEpochRequest, Channel] | None = None
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
@@ -129,17 +129,17 @@ class PartitionTasks:
             return
         try:
             channel.set_timeout(_VISIT_SECONDS)
-            visit: EpochRequest = channel.receive()
+            visit: HomeEpochRequest = channel.receive()
             channel.set_timeout(None)
             if not self._offer(visit, channel):
                 _refuse(channel)
-        except LostError:
+        except ChannelLostError:
             channel.close()
 
-    def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
+    def _offer(self, visit: HomeEpochRequest, channel: Channel) -> bool:
         with self._lock:
             if self._is_over:
-                raise LostError
+                raise ChannelLostError
             if visit.attempt < self._newest:
                 return False
             self._newest = visit.attempt
@@ -204,8 +204,8 @@ class PartitionTasks:
             if relay is None and self._waiting is not None:
                 relay, began = self._waiting[1], self._offered
         if relay is not None and not relay.has_sent and self._clock() - began > _WELCOME_SECONDS:
-            with suppress(LostError):
-                relay.send((Kind.WELCOME,))
+            with suppress(ChannelLostError):
+                relay.send((HomeMessageKind.WELCOME,))
 
     def seconds_overdue(self) -> float:
         """Return how long a cancelled attempt's functions have kept running (seconds), or 0."""
@@ -229,7 +229,7 @@ class PartitionTasks:
             visit, channel = waiting
             try:
                 self._serve(visit, channel)
-            except LostError:
+            except ChannelLostError:
                 self._close(channel)  # the worker has ended, or a newer attempt has begun
             except BaseException:
                 _log.exception("a home process closes the connection to a Spark task because of an error")
@@ -244,7 +244,7 @@ class PartitionTasks:
             self._idle = {number: idle for number, idle in self._idle.items() if idle is not channel}
         channel.close()
 
-    def _await_visit(self) -> tuple[EpochRequest, Channel] | None:
+    def _await_visit(self) -> tuple[HomeEpochRequest, Channel] | None:
         while True:
             with self._lock:
                 if self._is_over:
@@ -284,11 +284,11 @@ class PartitionTasks:
                 if not channel.is_lost:
                     self._idle[channel.fileno()] = channel
 
-    def _serve(self, visit: EpochRequest, channel: Channel) -> None:
+    def _serve(self, visit: HomeEpochRequest, channel: Channel) -> None:
         if visit.environment is not None:
-            worker_environment.enter(visit.environment, lambda number: channel.ask_bytes(Kind.VALUE, number))
+            worker_environment.enter(visit.environment, lambda number: channel.ask_bytes(HomeMessageKind.VALUE, number))
         if self._tasks is None:
-            self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
+            self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(HomeMessageKind.LEVEL)), self._residency)
         try:
             with self._turn.held():
                 wakes_up = self._run_epoch(visit, channel, self._tasks)
@@ -296,14 +296,14 @@ class PartitionTasks:
         except BaseException as error:
             worker_environment.drop()
             if channel.is_lost:
-                raise LostError from None
+                raise ChannelLostError from None
             # An input thread may still use this connection.
-            channel.send((Kind.FAILED, type(error).__name__, str(error)))
-            raise LostError from None
+            channel.send((HomeMessageKind.FAILED, type(error).__name__, str(error)))
+            raise ChannelLostError from None
         self._leave_visit(channel)
-        channel.send((Kind.DONE, wakes_up, updates))
+        channel.send((HomeMessageKind.DONE, wakes_up, updates))
 
-    def _run_epoch(self, visit: EpochRequest, channel: Channel, tasks: LevelTasks) -> int | None:
+    def _run_epoch(self, visit: HomeEpochRequest, channel: Channel, tasks: LevelTasks) -> int | None:
         rest = self._turn.released
         buffers, chunks = _buffers(visit.answers, channel, rest), _Chunks(channel, visit.head, rest)
         epoch = tasks.run_epoch(visit.subtask, visit.facts, buffers, chunks)
@@ -315,8 +315,8 @@ class PartitionTasks:
                 return wakes_up
             try:
                 with rest():
-                    channel.post((Kind.OUT, sent))
-            except LostError:
+                    channel.post((HomeMessageKind.OUT, sent))
+            except ChannelLostError:
                 epoch.close()
                 raise
 
@@ -330,13 +330,13 @@ def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[
         yield buffers
     while True:
         with rest():
-            buffers = channel.ask(Kind.MORE)
+            buffers = channel.ask(HomeMessageKind.MORE)
         if buffers is None:
             return
         yield buffers
 
 
 def _refuse(channel: Channel) -> None:
-    with suppress(LostError):
-        channel.send((Kind.LATE,))
+    with suppress(ChannelLostError):
+        channel.send((HomeMessageKind.LATE,))
     channel.close()

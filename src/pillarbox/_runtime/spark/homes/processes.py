@@ -12,18 +12,18 @@ from typing import NamedTuple, NoReturn
 from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handlers
 
 
-class Process(NamedTuple):
+class OsProcess(NamedTuple):
     """A process of this machine."""
 
     pid: int
     start: int
 
     @staticmethod
-    def of(pid: int) -> Process:
+    def of(pid: int) -> OsProcess:
         if sys.platform == "linux":
-            return Process(pid, int(status(pid)[19]))
+            return OsProcess(pid, int(status(pid)[19]))
         os.kill(pid, 0)
-        return Process(pid, 0)
+        return OsProcess(pid, 0)
 
     def has_ended(self) -> bool:
         """Return whether the process has exited or is a zombie."""
@@ -68,7 +68,7 @@ class Process(NamedTuple):
             return None
 
 
-def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
+def watch_all(processes: Iterable[OsProcess]) -> tuple[list[int], list[OsProcess]]:
     """Return file descriptors that become readable when a process exits, and processes to poll."""
     files, others = [], []
     for process in processes:

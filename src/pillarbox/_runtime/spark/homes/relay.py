@@ -25,8 +25,8 @@ from pillarbox._runtime.spark.homes import worker_environment
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect, is_disconnected
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection, of_this_worker
-from pillarbox._runtime.spark.homes.wire import EpochRequest, Hello, Kind
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError, SilentError
+from pillarbox._runtime.spark.homes.wire import Hello, HomeEpochRequest, HomeMessageKind
+from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError, ChannelSilentError
 from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 from pillarbox._state.chunks.head import META
 from pillarbox._state.chunks.store import ChunkStore
@@ -39,7 +39,7 @@ _AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
-class Homes:
+class RelaySettings:
     """The data that workers need to find their tasks' homes. Pickled to the workers."""
 
     secret: str
@@ -47,9 +47,9 @@ class Homes:
     partitions: int
 
     @staticmethod
-    def of(vertices: dict[int, ShippedVertex], secret: str, partitions: int) -> Homes:
+    def of(vertices: dict[int, ShippedVertex], secret: str, partitions: int) -> RelaySettings:
         digests = "".join(vertex.digest for vertex in vertices.values())
-        return Homes(secret, hashlib.sha256(digests.encode()).hexdigest(), partitions)
+        return RelaySettings(secret, hashlib.sha256(digests.encode()).hexdigest(), partitions)
 
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
@@ -138,7 +138,7 @@ class Relay:
                 channel = Channel(connect(answer["home"], _DOOR_SECONDS))
                 hello = Hello(self._request["place"], self._request["secret"])
                 channel.send_bytes(json.dumps(hello._asdict()).encode())
-            except (OSError, LostError):
+            except (OSError, ChannelLostError):
                 continue
             self._home, self._origin = _Connection(channel, without), answer["origin"]
             return
@@ -156,7 +156,7 @@ class Relay:
         prefix = f"{self._vertices[vertex].name!r}, subtask {index}: its home process"
         try:
             return (yield from self._relay_epoch(subtask, facts, buffers, chunks))
-        except LostError as error:
+        except ChannelLostError as error:
             raise OperatorError(
                 f"{prefix} {self._pid} ended during an epoch, or has moved on to a newer attempt of it:"
                 f" {self._fate() or error}"
@@ -185,7 +185,7 @@ class Relay:
 
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
-    ) -> tuple[Kind, list[Any]]:
+    ) -> tuple[HomeMessageKind, list[Any]]:
         """Begin an epoch in a home, and return its first message.
 
         A home that sends no message has done nothing, so another home is tried.
@@ -200,15 +200,15 @@ class Relay:
             try:
                 self._channel.set_timeout(_DOOR_SECONDS)
                 self._channel.send(
-                    EpochRequest(self._attempt, self._request["epoch"], worker, subtask, facts, head, ahead)
+                    HomeEpochRequest(self._attempt, self._request["epoch"], worker, subtask, facts, head, ahead)
                 )
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
-            except LostError as error:
+            except ChannelLostError as error:
                 # The home has ended, or would also refuse the next request.
                 self._channel.close()
                 self._has_entered = False
-                self._connect(without=self._pid if isinstance(error, SilentError) else 0)
+                self._connect(without=self._pid if isinstance(error, ChannelSilentError) else 0)
                 continue
             if worker is not None:
                 self._home.process = worker.process or self._home.process
@@ -223,32 +223,32 @@ class Relay:
         answers = _Answers(buffers)
         kind, fields = self._begin(subtask, facts, answers, chunks)
         while True:
-            if kind is Kind.MORE:
+            if kind is HomeMessageKind.MORE:
                 self._channel.send_bytes(answers.take())
                 answers.prepare()
-            elif kind is Kind.GET:
+            elif kind is HomeMessageKind.GET:
                 self._channel.send(chunks.get(*fields))
-            elif kind is Kind.PUT:
+            elif kind is HomeMessageKind.PUT:
                 chunks.put(*fields)
-            elif kind is Kind.REMOVE:
+            elif kind is HomeMessageKind.REMOVE:
                 chunks.remove(*fields)
-            elif kind is Kind.OUT:
+            elif kind is HomeMessageKind.OUT:
                 out = _with_report(fields[0], partial(self._complete, time.monotonic() - began, taking))
                 handed_on = time.monotonic()
                 yield out
                 taking += time.monotonic() - handed_on
-            elif kind is Kind.LEVEL:
+            elif kind is HomeMessageKind.LEVEL:
                 self._channel.send(self._vertices)
-            elif kind is Kind.VALUE:
+            elif kind is HomeMessageKind.VALUE:
                 self._channel.send_bytes(worker_environment.value(*fields))
-            elif kind is Kind.DONE:
+            elif kind is HomeMessageKind.DONE:
                 wakes_up, added = fields
                 worker_environment.add(added)
                 self._home.subtasks.add(subtask)
                 return wakes_up  # type: ignore[no-any-return]
-            elif kind is Kind.FAILED:
+            elif kind is HomeMessageKind.FAILED:
                 raise remote_error(*fields)
-            elif kind is Kind.LATE:
+            elif kind is HomeMessageKind.LATE:
                 raise OperatorError("a newer attempt of this Spark task has replaced this one")
             kind, *fields = self._channel.receive()
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
-from pillarbox._runtime.spark.homes.processes import Process, status
+from pillarbox._runtime.spark.homes.processes import OsProcess, status
 
 #: `poll` event of a connection whose peer has closed.
 GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
@@ -60,11 +60,11 @@ def executor_name(pid: int) -> str:
     """Return a name for the executor that is unique on this machine. On Linux, names are never reused."""
     if sys.platform != "linux":
         return f"{pid}"
-    return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{pid}-{OsProcess.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
+    return f"{executor_name(executor)}-{daemon}-{OsProcess.of(daemon).start}"
 
 
 def daemons_of(executor: int) -> set[int]:
@@ -111,18 +111,18 @@ def lock(name: str) -> int | None:
         os.close(file)
 
 
-def write_holder(file: int, process: Process) -> None:
+def write_holder(file: int, process: OsProcess) -> None:
     os.ftruncate(file, 0)
     os.pwrite(file, f"{process.pid} {process.start}\n".encode(), 0)
 
 
-def holder(name: str) -> Process | None:
+def holder(name: str) -> OsProcess | None:
     try:
         with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
     except (OSError, ValueError):
         return None
-    return Process(pid, start)
+    return OsProcess(pid, start)
 
 
 @cache

@@ -35,30 +35,30 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
+from pillarbox._runtime.spark.homes.processes import OsProcess, leave, watch_all
 from pillarbox._runtime.spark.homes.starter_clients import (
     TICK_SECONDS,
     WAIT,
     Client,
-    Ending,
-    HoldThread,
-    HomeChannel,
+    ClientHoldThread,
+    EndingClient,
+    HomeClient,
     readable,
     send,
 )
 from pillarbox._runtime.spark.homes.starter_connection import SIGNAL, start_python
 from pillarbox._runtime.spark.homes.table import (
-    BadRequestError,
     HomeEntry,
     HomeRequest,
-    RefusedError,
-    Table,
+    HomeTable,
+    TableRefusedError,
+    TableRequestError,
     number_of,
     text_of,
     texts_of,
 )
 from pillarbox._runtime.spark.homes.wire import HomeDescription
-from pillarbox._runtime.spark.tasks.channel import LostError
+from pillarbox._runtime.spark.tasks.channel import ChannelLostError
 
 # Longer than a home's own limit.
 _KILL_SECONDS = 6.0
@@ -75,23 +75,23 @@ _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
+    def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[OsProcess]) -> None:
         self._name = name
         self._listening = listening
         self._lock = lock
         self._watched = watched
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, Client] = {}
-        self._table = Table(time.monotonic, self._end_home)
-        self._channels: dict[int, HomeChannel] = {}
+        self._table = HomeTable(time.monotonic, self._end_home)
+        self._channels: dict[int, HomeClient] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
         # Workers that hold tasks, by run.
-        self._holders: dict[str, set[Process]] = {}
-        self._endings: list[Ending] = []
+        self._holders: dict[str, set[OsProcess]] = {}
+        self._endings: list[EndingClient] = []
         self._last_asked = self._homes_asked_at = self._waits_sent_at = time.monotonic()
         self._has_imported = False
-        self._polled: list[Process] = []
+        self._polled: list[OsProcess] = []
         self._requests = {
             "home": self._home,
             "fate": self._fate_of,
@@ -147,7 +147,7 @@ class _Starter:
         elif now - self._last_asked > _IDLE_SECONDS:
             self._end_all()
 
-    def _living_holders(self, run: str) -> set[Process]:
+    def _living_holders(self, run: str) -> set[OsProcess]:
         holders = self._holders.get(run, set())
         holders -= {process for process in holders if process.has_ended()}
         return holders
@@ -252,26 +252,26 @@ class _Starter:
             kind = text_of(fields, "request")
             answers = self._requests.get(kind)
             if answers is None:
-                raise BadRequestError("unknown request")
+                raise TableRequestError("unknown request")
             if kind != "end" and not client.knows_secret:
-                raise BadRequestError("the secret of this executor's workers is wrong")
+                raise TableRequestError("the secret of this executor's workers is wrong")
             return answers(fields, client)
-        except RefusedError as error:
+        except TableRefusedError as error:
             return {"home": "", "pid": 0, "refused": str(error)}
-        except (BadRequestError, ValueError) as error:
+        except (TableRequestError, ValueError) as error:
             return {"error": f"the process that starts homes does not understand a request: {error}"}
         except OSError as error:
             return {"error": f"no home process can be started: {error}"}
 
     def _holds(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.setdefault(text_of(fields, "run"), set()).add(Process.of(int(number_of(fields, "pid"))))
+        self._holders.setdefault(text_of(fields, "run"), set()).add(OsProcess.of(int(number_of(fields, "pid"))))
         return {}
 
     def _over(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
         return {"over": [run for run in texts_of(fields, "runs") if self._table.is_over(run)]}
 
     def _closed(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.get(text_of(fields, "run"), set()).discard(Process.of(int(number_of(fields, "pid"))))
+        self._holders.get(text_of(fields, "run"), set()).discard(OsProcess.of(int(number_of(fields, "pid"))))
         return {}
 
     def _fate_of(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
@@ -284,7 +284,7 @@ class _Starter:
         homes = self._table.end_run(run, secrets)
         for process in self._holders.get(run, ()):
             process.kill(SIGNAL)
-        self._endings.append(Ending(run, client, time.monotonic() + within, {home.process.pid for home in homes}))
+        self._endings.append(EndingClient(run, client, time.monotonic() + within, {home.process.pid for home in homes}))
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
@@ -307,7 +307,7 @@ class _Starter:
         return {"home": home.name, "pid": home.process.pid, "origin": origin}
 
     def _import(self) -> None:
-        greeter = HoldThread(self._listening, self._clients)
+        greeter = ClientHoldThread(self._listening, self._clients)
         from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
         import_and_freeze()
@@ -326,8 +326,8 @@ class _Starter:
         )
         with sockets.listen(name) as listening:
             pid = self._fork(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
-            self._watch_channel(HomeChannel(name), pid)
-        return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
+            self._watch_channel(HomeClient(name), pid)
+        return HomeEntry(OsProcess.of(pid), name, request.run, request.query, request.secret)
 
     def _fork(self, facts: HomeDescription, listening: socket.socket) -> int:
         from pillarbox._runtime.spark.homes.home import run_home
@@ -363,8 +363,8 @@ class _Starter:
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
-                channel = HomeChannel(name)
-            except (OSError, LostError):
+                channel = HomeClient(name)
+            except (OSError, ChannelLostError):
                 sockets.remove(name)
                 continue
             asked[channel] = name
@@ -374,37 +374,37 @@ class _Starter:
                 del asked[channel]
                 try:
                     self._adopt(channel, channel.facts())
-                except (OSError, LostError):
+                except (OSError, ChannelLostError):
                     channel.close()
         for channel, name in asked.items():
             with suppress(OSError):
-                Process.of(channel.pid).kill(signal.SIGKILL)
+                OsProcess.of(channel.pid).kill(signal.SIGKILL)
             channel.close()
             sockets.remove(name)
 
-    def _adopt(self, channel: HomeChannel, facts: HomeDescription) -> None:
-        home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
+    def _adopt(self, channel: HomeClient, facts: HomeDescription) -> None:
+        home = HomeEntry(OsProcess.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
         self._table.adopt(home, facts.since)
         self._table.record_visits(home, facts.epoch, facts.unused)
         self._watch_channel(channel, facts.pid)
 
-    def _watch_channel(self, channel: HomeChannel, pid: int) -> None:
+    def _watch_channel(self, channel: HomeClient, pid: int) -> None:
         self._channels[pid] = channel
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive_facts(channel, pid))
 
-    def _receive_facts(self, channel: HomeChannel, pid: int) -> None:
+    def _receive_facts(self, channel: HomeClient, pid: int) -> None:
         home = self._table.homes.get(pid)
         if home is None or self._channels.get(pid) is not channel:
             return
         try:
             facts = channel.facts()
-        except LostError:
+        except ChannelLostError:
             del self._channels[pid]
             self._forget_channel(channel)
         else:
             self._table.record_visits(home, facts.epoch, facts.unused)
 
-    def _forget_channel(self, channel: HomeChannel) -> None:
+    def _forget_channel(self, channel: HomeClient) -> None:
         self._selector.unregister(channel)
         channel.close()
 
@@ -416,7 +416,7 @@ def fork_starter(executor: int) -> None:
     lock = sockets.lock(name)
     if lock is None:
         return
-    watched = [[*Process.of(pid)] for pid in (executor, daemon)]
+    watched = [[*OsProcess.of(pid)] for pid in (executor, daemon)]
     pid = os.fork()
     if not pid:
         # The executor closes this pipe to end its daemon.
@@ -427,7 +427,7 @@ def fork_starter(executor: int) -> None:
             main(name, lock, watched)
         finally:
             leave(1)
-    sockets.write_holder(lock, Process.of(pid))
+    sockets.write_holder(lock, OsProcess.of(pid))
     os.close(lock)
 
 
@@ -446,8 +446,8 @@ def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals
     listening = sockets.listen(name)
-    greeter = HoldThread(listening)
+    greeter = ClientHoldThread(listening)
     sockets.sweep()
-    starter = _Starter(name, listening, lock, [Process(*process) for process in watched])
+    starter = _Starter(name, listening, lock, [OsProcess(*process) for process in watched])
     starter.adopt()
     starter.run(greeter.end())

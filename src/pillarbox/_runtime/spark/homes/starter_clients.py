@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError
 
 # Timeout for messages to homes. Never reached, because these messages are small.
 _TALK_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Client:
 
 
 @dataclass
-class Ending:
+class EndingClient:
     """A client that waits until all homes of a run have ended."""
 
     run: str
@@ -46,7 +46,7 @@ class Ending:
     homes: set[int]
 
 
-class HoldThread:
+class ClientHoldThread:
     """A thread that accepts clients while the main thread is busy, and answers ``wait``."""
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
@@ -82,7 +82,7 @@ def send(connected: socket.socket, answer: dict[str, Any]) -> None:
         connected.sendall(json.dumps(answer).encode() + b"\n")
 
 
-class HomeChannel:
+class HomeClient:
     """The starter's connection to a home."""
 
     def __init__(self, name: str) -> None:
@@ -96,7 +96,7 @@ class HomeChannel:
     def ask(self) -> None:
         if not self._is_asked:
             self._is_asked = True
-            with suppress(LostError):
+            with suppress(ChannelLostError):
                 self._channel.send_bytes(ASK)
 
     def facts(self) -> HomeDescription:
@@ -111,7 +111,7 @@ class HomeChannel:
         self._channel.close()
 
 
-def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
+def readable(channels: list[HomeClient], within: float) -> list[HomeClient]:
     """Wait up to ``within`` seconds, and return the channels whose home has answered."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:

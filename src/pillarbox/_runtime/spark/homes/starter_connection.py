@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, BinaryIO
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.processes import OsProcess
 
 #: Signals the end of a run to a worker that holds its tasks.
 SIGNAL = signal.SIGURG
@@ -38,7 +38,7 @@ class StarterConnection:
     """A worker's or driver's connection to a starter. Thread-safe: sends one request at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
-        self._watched = [Process.of(executor), Process.of(daemon)]
+        self._watched = [OsProcess.of(executor), OsProcess.of(daemon)]
         self._name = sockets.starter_name(executor, daemon)
         self._connected: socket.socket | None = None
         self._lines: BinaryIO | None = None
@@ -139,7 +139,7 @@ class StarterConnection:
         try:
             process = start_python("main", [self._name, lock, self._watched], [lock])
             self._started.append(process)
-            sockets.write_holder(lock, Process.of(process.pid))
+            sockets.write_holder(lock, OsProcess.of(process.pid))
         finally:
             os.close(lock)
         return True

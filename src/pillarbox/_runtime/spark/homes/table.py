@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.processes import OsProcess
 
 # A home has lost its partition if it has been idle for this many epochs of its run and this many seconds. Epochs alone
 # prove nothing, because a branch without records runs no epochs.
@@ -24,11 +24,11 @@ _SUPERSEDED = "a newer run of its query has begun"
 Origin = Literal["known", "new", "restarted", "adopted"]
 
 
-class BadRequestError(Exception):
+class TableRequestError(Exception):
     """A field of a request is missing or invalid."""
 
 
-class RefusedError(Exception):
+class TableRefusedError(Exception):
     """A request was refused, because the run has ended or the executor is ending."""
 
 
@@ -55,7 +55,7 @@ class HomeRequest(NamedTuple):
     def of(fields: dict[str, Any]) -> HomeRequest:
         mode, attempt = text_of(fields, "mode"), fields.get("attempt")
         if mode not in ("fork", "spawn"):
-            raise BadRequestError("'mode' must be 'fork' or 'spawn'")
+            raise TableRequestError("'mode' must be 'fork' or 'spawn'")
         return HomeRequest(
             text_of(fields, "place"),
             text_of(fields, "run"),
@@ -73,7 +73,7 @@ class HomeRequest(NamedTuple):
 def _typed(fields: Any, name: str, kind: Any) -> Any:
     value = fields.get(name) if isinstance(fields, dict) else None
     if not isinstance(value, kind):
-        raise BadRequestError(f"{name!r} is missing or has the wrong type")
+        raise TableRequestError(f"{name!r} is missing or has the wrong type")
     return value
 
 
@@ -85,7 +85,7 @@ def text_of(fields: dict[str, Any], name: str) -> str:
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
-        raise BadRequestError(f"{name!r} is not a list of strings")
+        raise TableRequestError(f"{name!r} is not a list of strings")
     return texts
 
 
@@ -104,7 +104,7 @@ class HomeEntry:
         is_reported: whether a worker has learned that this starter adopted the home.
     """
 
-    process: Process
+    process: OsProcess
     name: str
     run: str
     query: str
@@ -126,7 +126,7 @@ class _Run:
     epoch: int
 
 
-class Table:
+class HomeTable:
     """The runs and homes of an executor."""
 
     def __init__(self, clock: Callable[[], float], end: Callable[[HomeEntry], None]) -> None:
@@ -163,7 +163,7 @@ class Table:
 
     def _admit(self, request: HomeRequest) -> None:
         if self.is_ending:
-            raise RefusedError("the executor is shutting down")
+            raise TableRefusedError("the executor is shutting down")
         if self.is_over(request.run):
             raise self._late_error(request.run)
         run = self._runs.get(request.run)
@@ -172,8 +172,8 @@ class Table:
             run = self._runs[request.run] = _Run(request.query, request.attempt, request.epoch)
         run.epoch = max(run.epoch, request.epoch)
 
-    def _late_error(self, run: str) -> RefusedError:
-        return RefusedError(f"this task is late: {self._ended[run]}")
+    def _late_error(self, run: str) -> TableRefusedError:
+        return TableRefusedError(f"this task is late: {self._ended[run]}")
 
     def _supersede(self, request: HomeRequest) -> None:
         if not request.query or not request.run:

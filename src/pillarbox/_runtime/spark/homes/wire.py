@@ -1,8 +1,8 @@
 """Messages between a worker's relay and a home.
 
 A connection lasts for many epochs, because Spark usually reassigns a state partition to the same worker. A relay sends
-the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, the relay
-only answers, so that the two ends never block each other by both sending. The home sends:
+the executor's secret (a line), a ``Hello`` (JSON), and a ``HomeEpochRequest`` for each epoch. During an epoch, the
+relay only answers, so that the two ends never block each other by both sending. The home sends:
 
 - ``VALUE`` number: requests a broadcast variable's value.
 - ``WELCOME``: the epoch is running. Sent only if there was no other message for a while.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.tasks.task_info import TaskInfo
 
 
-class Kind(IntEnum):
+class HomeMessageKind(IntEnum):
     """Kind of a message between a relay and its home."""
 
     MORE = 0
@@ -55,7 +55,7 @@ class Hello(NamedTuple):
     secret: str
 
 
-class EpochRequest(NamedTuple):
+class HomeEpochRequest(NamedTuple):
     """A request to run a subtask's epoch for a Spark task.
 
     Attributes:

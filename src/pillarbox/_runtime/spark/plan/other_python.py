@@ -9,7 +9,7 @@ from pillarbox._runtime.spark.session.java import python_pattern
 from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 # Plan nodes that pass rows to Python, and the nodes of a program ("~" marks streaming nodes).
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
@@ -18,7 +18,7 @@ _OURS = re.compile(
 )
 
 
-def runs_other_python(start: Start) -> bool:
+def runs_other_python(start: WriterStart) -> bool:
     # for_each_batch() itself unsets the setting while it calls its function.
     if start.calls_function and not start.function_reads_all:
         return True
@@ -28,7 +28,7 @@ def runs_other_python(start: Start) -> bool:
         return True
 
 
-def _has_other(start: Start) -> bool:
+def _has_other(start: WriterStart) -> bool:
     steps = session_of(start.spark).plan_steps(start.dataframe)
     if steps is None:
         return True

@@ -17,7 +17,7 @@ from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
-from pillarbox._operators.frame.operator import SparkTime
+from pillarbox._operators.frame.spark_time import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.budgets.server import ledger_for
 from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -28,12 +28,12 @@ from pillarbox._runtime.spark.rows.output import (
     BATCH_TIMESTAMP,
     BufferOutput,
     ColumnOutput,
-    Output,
+    TaskOutput,
 )
 from pillarbox._runtime.spark.session.requirements import check_requirements
 from pillarbox._runtime.spark.session.session_settings import without_setting
 from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import TaskLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
@@ -65,7 +65,7 @@ def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 @dataclass(frozen=True)
-class FirstEpoch:
+class PlannedFirstEpoch:
     """The first epoch of a query that starts from a savepoint."""
 
     sources: DataFrame
@@ -77,7 +77,7 @@ class FirstEpoch:
 class _Plan:
     """A program's DataFrame plan. With ``first``, it is the plan of the epoch that restores a savepoint."""
 
-    def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
+    def __init__(self, program: Program, spark: SparkSession, first: PlannedFirstEpoch | None = None) -> None:
         self._first = first
         self.program = program
         self.session = spark
@@ -93,13 +93,13 @@ class _Plan:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
-        self._layout = ProgramLayout.of(program)
+        self._layout = TaskLayout.of(program)
         # A home admits only callers with this secret.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
-    def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
+    def rows(self, output: TaskOutput, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
         """Return an output as a DataFrame, without the metrics column."""
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
@@ -115,14 +115,14 @@ class _Plan:
         assert rows is not None
         return rows
 
-    def _level(self, level: int, rows: DataFrame | None, output: Output, schema: str | StructType) -> DataFrame:
+    def _level(self, level: int, rows: DataFrame | None, output: TaskOutput, schema: str | StructType) -> DataFrame:
         if rows is None:
             return self._sources(output, schema) if self._first is None else self._no_rows(self._first, schema)
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
         if not self.is_streaming:
             places = {code: address for code, address in self.program.subtasks.items() if address[0] in vertices}
             return self._shuffled(rows).mapInArrow(BatchTaskHost(vertices, places, output), schema)
-        from pillarbox._runtime.spark.homes.relay import Homes
+        from pillarbox._runtime.spark.homes.relay import RelaySettings
         from pillarbox._runtime.spark.worker.processor import Processor
         from pillarbox._runtime.spark.worker.task_host import TaskHost
 
@@ -133,7 +133,7 @@ class _Plan:
             # generated code, which Spark would compile again in each epoch.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
-        homes = Homes.of(vertices, self.secret, self.program.parallelism)
+        homes = RelaySettings.of(vertices, self.secret, self.program.parallelism)
         host, state = TaskHost(vertices, self._layout, output, timers, homes, self._time), None
         if self._first is not None:
             from pillarbox._runtime.spark.savepoint.restore_host import RestoringHost
@@ -154,7 +154,7 @@ class _Plan:
         # Spark makes nested types nullable here.
         return sent.mapInArrow(_unchanged, schema)
 
-    def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
+    def _sources(self, output: TaskOutput, schema: str | StructType) -> DataFrame:
         tasks = []
         for number, source in self.program.sources.items():
             df, pickled = self._dataframe(source)
@@ -164,7 +164,7 @@ class _Plan:
             tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
-    def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
+    def _no_rows(self, first: PlannedFirstEpoch, schema: str | StructType) -> DataFrame:
         """Read the sources and drop their rows, to advance Spark's watermark if an operator uses it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
@@ -218,7 +218,7 @@ class _Metrics:
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
 
 
-def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
+def plan_first_epoch(program: Program, spark: SparkSession, first: PlannedFirstEpoch) -> DataFrame:
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 

@@ -36,9 +36,9 @@ _REMEMBERED = 256
 # Number of newest programs whose shipped vertices are retained, for recordings.
 _SHIPPED = 8
 _shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
-_newest: OrderedDict[str, PlannedProgram] = OrderedDict()
+_newest: OrderedDict[str, RegisteredProgram] = OrderedDict()
 # Programs of the newest plans and of running queries.
-_programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
+_programs: WeakValueDictionary[str, RegisteredProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _serials(program: Program) -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class PlannedProgram:
+class RegisteredProgram:
     """A streaming program in a query's plan.
 
     Attributes:
@@ -97,18 +97,18 @@ class PlannedProgram:
     sets_max_parallelism: bool
     summary: ProgramSummary
     secret: str = ""
-    registered: PlannedProgram | None = None
+    registered: RegisteredProgram | None = None
 
     @staticmethod
-    def of(program: Program, secret: str = "") -> PlannedProgram:
+    def of(program: Program, secret: str = "") -> RegisteredProgram:
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
-        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramSummary.of(program), secret)
+        return RegisteredProgram(program.id, parallelism, program.layout, *sets, ProgramSummary.of(program), secret)
 
 
 def vertex_with(
-    programs: Sequence[PlannedProgram], uid: str, number: int | None = None
-) -> tuple[PlannedProgram, PlanVertex]:
+    programs: Sequence[RegisteredProgram], uid: str, number: int | None = None
+) -> tuple[RegisteredProgram, PlanVertex]:
     """Return the vertex (chain of operators) that contains the operator ``uid``, and its program."""
     operators = [
         (program, vertex, operator)
@@ -135,7 +135,7 @@ def vertex_with(
     return next(iter(tasks.values()))
 
 
-def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
+def shipped(program: RegisteredProgram, vertex: PlanVertex) -> ShippedVertex:
     for candidate in _shipped.get(program.id, ()):
         if candidate.number == vertex.number:
             return candidate
@@ -146,7 +146,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
     _unstarted.add(spark)
-    _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
+    _newest[program.id] = _programs[program.id] = RegisteredProgram.of(program, secret)
     _shipped[program.id] = shipped
     while len(_shipped) > _SHIPPED:
         _shipped.popitem(last=False)
@@ -163,7 +163,7 @@ def is_one_unstarted(spark: SparkSession) -> bool:
     return spark in _unstarted
 
 
-def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
+def programs_of(query: DataStreamWriter | DataFrame) -> list[RegisteredProgram]:
     df = dataframe_of(query)
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):
@@ -182,14 +182,14 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     return programs
 
 
-def _named(program: PlannedProgram, name: str) -> PlannedProgram:
+def _named(program: RegisteredProgram, name: str) -> RegisteredProgram:
     plan = program.summary.plan
     if plan is None:
         return program
     return replace(program, summary=replace(program.summary, plan=plan.named(name)), registered=program)
 
 
-def check_uids(programs: Sequence[PlannedProgram]) -> None:
+def check_uids(programs: Sequence[RegisteredProgram]) -> None:
     # Different operators with the same uid might swap states at a restart.
     operators: dict[str, int] = {}
     for uid, serial in (item for program in programs for item in program.summary.serials.items()):
@@ -200,7 +200,7 @@ def check_uids(programs: Sequence[PlannedProgram]) -> None:
             )
 
 
-def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
+def wanted_parallelism(programs: Sequence[RegisteredProgram]) -> int | None:
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

@@ -10,7 +10,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import shorten
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, CheckpointStateOperator
 from pillarbox._runtime.spark.rows.any_names import quoted
 from pillarbox._runtime.spark.savepoint.savepoint import table_of_logs
 from pillarbox._state.chunks.head import LogHead
@@ -23,7 +23,11 @@ _PARTS = ("partials", "left", "right")
 
 
 def rows_in_columns(
-    files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
+    files: CheckpointState,
+    operator: CheckpointStateOperator,
+    epoch: int,
+    heads: Mapping[int, LogHead],
+    keys: Sequence[Any],
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the rows (dictionaries) of the key ``keys[0]`` in columnar state, by subtask."""
     codes = ", ".join(map(str, heads))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, ProgramError, check_text, describe, shorten
 from pillarbox._runtime.spark.checkpoint.damage import damage_in
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, CheckpointStateOperator, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.reading.key_columns import rows_in_columns
 from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys, several_keys
@@ -35,7 +35,7 @@ from pillarbox._state.savepoint.manifest import parts_slot_of
 from pillarbox._state.savepoint.timer_column import encode_timers
 from pillarbox._state.slots import CARRIED, state_name
 from pillarbox._state.types.opaque import Opaque
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,7 +151,11 @@ def _subtask(key: Any, head: LogHead) -> int | None:
 
 
 def _looks(
-    files: CheckpointState, operator: Stateful, epochs: Sequence[int], heads: dict[int, LogHead], keys: list[Any]
+    files: CheckpointState,
+    operator: CheckpointStateOperator,
+    epochs: Sequence[int],
+    heads: dict[int, LogHead],
+    keys: list[Any],
 ) -> list[dict[str, Any]]:
     chosen = f"code IN ({', '.join(map(str, heads))})"
 

@@ -109,7 +109,7 @@ def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[Sta
     return columns
 
 
-class StateEncoder:
+class StateColumnsEncoder:
     """Encodes an operator's rows as Arrow batches."""
 
     def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:

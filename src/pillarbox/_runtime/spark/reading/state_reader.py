@@ -11,8 +11,8 @@ import pyarrow as pa
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
 from pillarbox._rows import in_larger_batches
 from pillarbox._runtime.spark.checkpoint.look import may_run, read_epoch
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
-from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, CheckpointStateOperator, map_logs
+from pillarbox._runtime.spark.reading.state_columns import StateColumnsEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, table_of_logs
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
@@ -89,7 +89,7 @@ def _of_checkpoint(uid: str, files: CheckpointState) -> DataFrame:
     if any(parts_slot_of(head) is not None for head in every):
         return table_of_logs(logs, every)[1]
     states = state_columns(every, _RESERVED)
-    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(files.spark))
+    encoder = StateColumnsEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(files.spark))
     return _encoded_rows(logs, partial(map_logs, partial(_rows, encoder)), encoder)
 
 
@@ -106,11 +106,13 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
         return opened.frame(uid)
     heads = [operator.head()]
     states = state_columns(heads, _RESERVED)
-    encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
+    encoder = StateColumnsEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
     return _encoded_rows(opened.frame(uid), partial(_table_rows, operator, encoder), encoder)
 
 
-def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], encoder: StateEncoder) -> DataFrame:
+def _encoded_rows(
+    df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], encoder: StateColumnsEncoder
+) -> DataFrame:
     from pyspark.sql.types import StructField, StructType
 
     schema = StructType([StructField(name, declared) for name, declared in encoder.types.items()])
@@ -127,7 +129,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
     )
 
 
-def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
+def operator_with(files: CheckpointState, uid: str) -> tuple[CheckpointStateOperator, dict[int, LogHead]]:
     others: set[str] = set()
     for operator in files.stateful:
         heads = files.heads(operator)
@@ -141,13 +143,13 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
     )
 
 
-def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+def _rows(encoder: StateColumnsEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
     view = LogView(store, code)
     return in_larger_batches((encoder.encode(rows, view.head.subtask), int(rows.sizes.sum())) for rows in view.rows())
 
 
 def _table_rows(
-    operator: OperatorTable, encoder: StateEncoder, batches: Iterable[pa.RecordBatch]
+    operator: OperatorTable, encoder: StateColumnsEncoder, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     table, names = Table(operator), AnyNames()
     for batch in batches:

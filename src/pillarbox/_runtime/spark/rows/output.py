@@ -19,7 +19,7 @@ from pillarbox._task.vertex import REPORT_TARGET
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
-class Output(ABC):
+class TaskOutput(ABC):
     """Converts a task's output to Arrow batches, in a worker."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
@@ -31,7 +31,7 @@ class Output(ABC):
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]: ...
 
 
-class BufferOutput(Output):
+class BufferOutput(TaskOutput):
     """Converts buffers to rows, for the tasks after the next shuffle."""
 
     def __init__(self, report: str | None) -> None:
@@ -52,7 +52,7 @@ class BufferOutput(Output):
         yield pa.RecordBatch.from_arrays(columns, names=self._names)
 
 
-class ColumnOutput(Output):
+class ColumnOutput(TaskOutput):
     """Converts output records to typed columns.
 
     If there is only one output, its columns are top-level; otherwise, each output is a struct column.

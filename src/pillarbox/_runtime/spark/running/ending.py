@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.session.queries import execution_of, pinned_jvm
 from pillarbox._runtime.spark.starting.start import changes_refused
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
 _log = logging.getLogger("pillarbox")
@@ -55,7 +55,7 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch. Returns False on timeout."""
-    gate, seen = EpochGate(query), _batch(query)
+    gate, seen = EndingGate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
             # With a closed gate, a query ends by itself unless it sleeps until its next trigger.
@@ -74,7 +74,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     return True
 
 
-def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
+def finish_epoch(start: WriterStart, has_time: Callable[[], bool]) -> bool:
     """Run the uncommitted epoch, if any. Returns whether all epochs are committed."""
     half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
@@ -83,7 +83,7 @@ def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
     return run_one_epoch(start, has_time) is not None
 
 
-def run_one_epoch(start: Start, has_time: Callable[[], bool]) -> Any:
+def run_one_epoch(start: WriterStart, has_time: Callable[[], bool]) -> Any:
     """Run one epoch and return its query, or None on timeout."""
     with start.one_batch(), changes_refused():
         query: Any = start.run()
@@ -99,7 +99,7 @@ def _batch(query: Any) -> int | None:
     return None if progress is None else int(progress["batchId"])
 
 
-class EpochGate:
+class EndingGate:
     """A gate between the epochs of a query. While it is closed, no epoch begins.
 
     Needs a classic session, because it uses Spark's private methods. While the gate is closed, ``isActive`` is False

@@ -19,7 +19,7 @@ from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.processes import OsProcess
 from pillarbox._runtime.spark.running.stages import Stage, stages_of
 from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
@@ -76,7 +76,7 @@ class Heartbeat:
         if self.age > FRESH_MS:
             return True
         if self.host == host and self.process_start:
-            return Process(self.process, self.process_start).has_ended()
+            return OsProcess(self.process, self.process_start).has_ended()
         return None
 
 
@@ -142,7 +142,7 @@ class Pulse:
 
 def this_process() -> tuple[str, int, int]:
     try:
-        start = Process.of(os.getpid()).start
+        start = OsProcess.of(os.getpid()).start
     except (OSError, IndexError):
         start = 0
     return socket.gethostname(), os.getpid(), start

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import ConfigurationError, SavepointError
 from pillarbox._runtime.spark.notices import notify
-from pillarbox._runtime.spark.running.asking import stop_query
 from pillarbox._runtime.spark.running.heartbeat import (
     NEXT_BEAT,
     Heartbeat,
@@ -15,6 +14,7 @@ from pillarbox._runtime.spark.running.heartbeat import (
     heartbeat_files,
     this_process,
 )
+from pillarbox._runtime.spark.running.query_command import stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox._reports.progress import is_idle
-from pillarbox._runtime.spark.session.queries import ProgressMark, new_progress
+from pillarbox._runtime.spark.session.queries import QueryProgressMark, new_progress
 from pillarbox._runtime.spark.tools import Progress
 
 
@@ -18,13 +18,13 @@ class ProgressReader:
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        self._mark: ProgressMark | None = None
+        self._mark: QueryProgressMark | None = None
         self._seen: int | None = None
 
     def new(self) -> list[Progress]:
         reports = new_progress(self._query, self._mark)
         if reports:
-            self._mark = ProgressMark.of(reports[-1])
+            self._mark = QueryProgressMark.of(reports[-1])
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:

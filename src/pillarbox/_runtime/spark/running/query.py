@@ -19,13 +19,13 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, wanted_parallelism
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.heartbeat import Pulse
 from pillarbox._runtime.spark.running.other_driver import check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
 from pillarbox._runtime.spark.starting.start import changes_refused
@@ -94,7 +94,11 @@ def start(
             "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...). For"
             " a query without a pillarbox program, call the writer's own start()"
         )
-    how = Start(writer, "start", path, **options) if table is None else Start(writer, "toTable", table, **options)
+    how = (
+        WriterStart(writer, "start", path, **options)
+        if table is None
+        else WriterStart(writer, "toTable", table, **options)
+    )
     instead = _instead.get()
     if instead is not None:
         instead(how)
@@ -111,11 +115,11 @@ def start(
     return query
 
 
-_instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox_instead_of_start", default=None)
+_instead: ContextVar[Callable[[WriterStart], NoReturn] | None] = ContextVar("pillarbox_instead_of_start", default=None)
 
 
 @contextmanager
-def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
+def instead_of_starting(call: Callable[[WriterStart], NoReturn]) -> Iterator[None]:
     """Within the block, calls of :func:`start` in this thread run ``call`` instead. For ``pillarbox record``."""
     token = _instead.set(call)
     try:
@@ -124,7 +128,7 @@ def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
         _instead.reset(token)
 
 
-def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
+def _adapt(start: WriterStart, planned: Sequence[RegisteredProgram]) -> None:
     target = wanted_parallelism(planned)
     if target is None or not any(program.summary.auto_rescale for program in planned):
         return
@@ -140,7 +144,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
         _log.info("checkpoint %s: its parallelism changed from %d to %d", checkpoint, present, target)
 
 
-class EndOfWork:
+class QueryEndOfWork:
     """Detects when an ``availableNow`` query has no more work."""
 
     def __init__(self) -> None:
@@ -184,7 +188,7 @@ class _Watch(threading.Thread):
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
         self._managed = started
         self._query: Any = started.query
-        self._end = EndOfWork() if ends else None
+        self._end = QueryEndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(started)
         self._progress = ProgressReader(started.query)
         self._pulse = Pulse(started)

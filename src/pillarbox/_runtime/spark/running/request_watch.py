@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import message_for_user
-from pillarbox._runtime.spark.running import observing
+from pillarbox._runtime.spark.running import monitoring
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.requests import (
     DONE,
@@ -23,9 +23,9 @@ from pillarbox._runtime.spark.running.requests import (
     STOPPED,
     STOPPING,
     TAKEN,
-    DesiredState,
     ObservedState,
     QueryRequest,
+    RequestedState,
     RequestLog,
     Requests,
     RequestStatus,
@@ -98,7 +98,7 @@ class RequestWatch:
 
     def _observe_start(self, lines: RequestLog) -> None:
         now = self._clock() * 1000
-        ignored: list[DesiredState | QueryRequest] = []
+        ignored: list[RequestedState | QueryRequest] = []
         if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
             if lines.is_to_stop and lines.desired.until > now:
                 ignored.append(lines.desired)
@@ -117,22 +117,22 @@ class RequestWatch:
                 *(self._name, wish),
             )
 
-    def _open_wish(self, lines: RequestLog) -> DesiredState | QueryRequest | None:
+    def _open_wish(self, lines: RequestLog) -> RequestedState | QueryRequest | None:
         now = self._clock() * 1000
-        wishes: list[DesiredState | QueryRequest] = [lines.desired] if lines.is_to_stop else []
+        wishes: list[RequestedState | QueryRequest] = [lines.desired] if lines.is_to_stop else []
         wishes += [request for request in lines.requests if lines.outcome(request).status == OPEN]
         return next((wish for wish in wishes if wish.until > now), None)
 
-    def _carry_out(self, wish: DesiredState | QueryRequest) -> None:
+    def _carry_out(self, wish: RequestedState | QueryRequest) -> None:
         with self._started.held():
             try:
-                self._stop(wish) if isinstance(wish, DesiredState) else self._answer(wish)
+                self._stop(wish) if isinstance(wish, RequestedState) else self._answer(wish)
             except Exception as failure:
                 _log.exception(
                     "query %s: the request %s could not be answered: %s", self._name, wish, describe(failure)
                 )
 
-    def _stop(self, desired: DesiredState) -> None:
+    def _stop(self, desired: RequestedState) -> None:
         self._requests.write(ObservedState(desired.desired, STOPPING))
         newest = self._requests.lines().desired
         if newest.state != STOPPED:
@@ -173,7 +173,7 @@ class RequestWatch:
         started, task = self._started, request.task
         if task.get("epoch") is None:
             task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
-        observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
+        monitoring.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
 
     def _write_savepoint(self, request: QueryRequest) -> None:
         left = max(request.until / 1000 - self._clock(), 0.001)

@@ -17,7 +17,7 @@ from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._runtime.spark.failures import message_for_user
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.ending import end_query
-from pillarbox._runtime.spark.running.observing import record
+from pillarbox._runtime.spark.running.monitoring import record
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._runtime.spark.tools import installed_tools, needed_tools
 from pillarbox._time.duration import DurationLike, to_millis

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.session.directories import checked_directory
 from pillarbox._runtime.spark.starting.query_settings import last_epoch
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

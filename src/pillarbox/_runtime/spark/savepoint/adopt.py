@@ -12,7 +12,7 @@ import pillarbox
 from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed, shorten
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import SPARK_MODES, Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.handle import SPARK_MODES, HandleDeclarations, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator, event_time_state
 from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
@@ -164,7 +164,7 @@ class _SparkState:
         value: Any = frame.schema["value"].dataType
         if "groupState" not in value.names:
             raise self._refused("its state is in Spark's state format 1, which adopt() does not read")
-        declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
+        declarations = HandleDeclarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
         columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
         if "timeoutTimestamp" in value.names:
             # A group times out after its timeout, so the timer is one millisecond later.
@@ -181,7 +181,9 @@ class _SparkState:
         return CheckpointMismatchError(f"checkpoint {self._query} of a Spark query: {why}")
 
 
-def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
+def _by_key(
+    uid: str, frames: Sequence[DataFrame], declarations: HandleDeclarations
+) -> tuple[DataFrame, SparkStateTable]:
     from pyspark.sql import functions as F
 
     rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)

@@ -17,16 +17,16 @@ import pyarrow.parquet as pq
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._operators.frame.operator import SparkTime
+from pillarbox._operators.frame.spark_time import SparkTime
 from pillarbox._rows import batch_from_bytes, batch_to_bytes
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
-from pillarbox._runtime.spark.homes.relay import Homes
-from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.homes.relay import RelaySettings
+from pillarbox._runtime.spark.rows.output import TaskOutput
 from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.tasks.residency import loaded
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import TaskLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.log_builder import build_log
@@ -47,7 +47,7 @@ _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
-class Router:
+class RestoreRouter:
     """Distributes an operator's table over the new subtasks. An input row has a file's path and content."""
 
     def __init__(
@@ -118,10 +118,10 @@ class RestoringHost(TaskHost):
     def __init__(
         self,
         vertices: dict[int, ShippedVertex],
-        layout: ProgramLayout,
-        output: Output,
+        layout: TaskLayout,
+        output: TaskOutput,
         timers: bool,
-        homes: Homes,
+        homes: RelaySettings,
         tables: dict[int, OperatorTable],
         spark_time: SparkTime | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from pillarbox._runtime.spark.budgets.spent import IN_SAVEPOINT, charges_in
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import removed
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, CheckpointStateOperator, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
@@ -160,7 +160,7 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
 
 
 def _write_tables(
-    files: CheckpointState, stateful: Iterable[Stateful], directory: str
+    files: CheckpointState, stateful: Iterable[CheckpointStateOperator], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
     operators: list[OperatorTable] = []
     tasks: list[dict[str, Any]] = []

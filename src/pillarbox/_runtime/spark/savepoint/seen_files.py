@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from pillarbox._errors import CheckpointMismatchError
@@ -88,3 +89,9 @@ def _escaped(path: str) -> str:
 def _twice_escaped(path: str) -> str:
     """Escape a path twice: Hadoop unescapes alternatives with a slash, and then the path."""
     return _SPECIAL.sub(r"\\\\\\\1", path)
+
+
+class SeenFiles(NamedTuple):
+    """The position of a file source: the files that it has read."""
+
+    paths: list[str]

@@ -18,7 +18,7 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
-from pillarbox._runtime.spark.savepoint.seen_files import file_outside, glob_of, paths_seen
+from pillarbox._runtime.spark.savepoint.seen_files import SeenFiles, file_outside, glob_of, paths_seen
 from pillarbox._runtime.spark.session.folders import unless_missing
 from pillarbox._runtime.spark.session.java import java_session, jvm, plan_steps
 from pillarbox._runtime.spark.session.session_settings import spark_version
@@ -63,7 +63,7 @@ _STATEFUL = frozenset(
 
 
 @dataclass(frozen=True)
-class PlannedSource:
+class PositionedSource:
     """A source in a query's plan. Each entry of Spark's offset log has a line for it.
 
     Attributes:
@@ -86,15 +86,9 @@ class PlannedSource:
         return self.name.startswith(_FILE_SOURCE)
 
 
-class SeenFiles(NamedTuple):
-    """The position of a file source: the files that it has read."""
-
-    paths: list[str]
-
-
-def planned_sources(df: DataFrame) -> list[PlannedSource]:
+def planned_sources(df: DataFrame) -> list[PositionedSource]:
     """Return the streaming sources in a classic DataFrame's plan, in the order of the offset log."""
-    sources: list[PlannedSource] = []
+    sources: list[PositionedSource] = []
     different: list[Any] = []
     for step in plan_steps(df):
         if step.nodeName() not in _RELATIONS:
@@ -105,7 +99,7 @@ def planned_sources(df: DataFrame) -> list[PlannedSource]:
         title = _title(df.sparkSession, step)
         has_beginning = step.nodeName() == "StreamingRelationV2" and _is_read_by_v2(df.sparkSession, step)
         sources.append(
-            PlannedSource(
+            PositionedSource(
                 str(step.sourceName()), number, _cleans(step), title=title, has_beginning=has_beginning, step=step
             )
         )
@@ -165,7 +159,7 @@ class _Line(NamedTuple):
 
 
 def find_positions(
-    start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
+    start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PositionedSource]
 ) -> FoundPositions:
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
@@ -229,13 +223,13 @@ def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
     return [*names] if names is not None and len(names) == lines else [None] * lines
 
 
-def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
+def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PositionedSource]) -> int | None:
     number = planned[index].number
     same = [position for position, source in zip(places, planned) if source.number == number]
     return next((position for position in (places[index], *same) if position is not None), None)
 
 
-def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
+def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PositionedSource) -> tuple[Any, str | None]:
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
@@ -257,7 +251,7 @@ def _position(line: _Line, seen: Sequence[str] | None, index: int, source: Plann
     return SeenFiles(paths), None
 
 
-def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
+def _checked(positions: list[Any], planned: Sequence[PositionedSource]) -> FoundPositions:
     problems = [
         f"Spark source {number} is {source.name}, which can start as in a new query or resume at the savepoint's"
         " position, but not at another position"
@@ -280,12 +274,12 @@ def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPos
     return FoundPositions(positions, problems)
 
 
-def _named(planned: Sequence[PlannedSource]) -> str:
+def _named(planned: Sequence[PositionedSource]) -> str:
     return f"{len(planned)} ({', '.join(source.name for source in planned)})"
 
 
 def placeholder_sources(
-    spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
+    spark: SparkSession, positions: Sequence[Any], planned: Sequence[PositionedSource], checkpoint: str
 ) -> DataFrame:
     """Return a streaming DataFrame without rows, with one source for each position."""
     # Spark runs an epoch only if a source's position changes.
@@ -314,7 +308,7 @@ def placeholder_sources(
     return reduce(lambda left, other: left.unionAll(other), [frames[source.number] for source in planned])
 
 
-def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
+def _initial_offset(spark: SparkSession, source: PositionedSource, checkpoint: str) -> Any:
     # Where Kafka's source reads its initial offset.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))
@@ -325,7 +319,7 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
         stream.stop()
 
 
-def _before_first_file(source: PlannedSource) -> Any:
+def _before_first_file(source: PositionedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
             f"all files that {source.name} has read are gone, and a query with Spark's option cleanSource cannot"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.java import java_class, jvm, plan_steps, writer_field
-from pillarbox._runtime.spark.session.session import Session, Writer
+from pillarbox._runtime.spark.session.session import Session, SessionWriter
 from pillarbox._runtime.spark.session.spark_names import JOB_GROUP
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ClassicSession(Session):
         return ClassicWriter(self.spark, writer)
 
 
-class ClassicWriter(Writer):
+class ClassicWriter(SessionWriter):
     """The options of a classic ``DataStreamWriter``, which are private Java fields."""
 
     passes_settings = True

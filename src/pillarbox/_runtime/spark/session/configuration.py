@@ -26,16 +26,16 @@ _MASK = "*********"
 _LONGEST = 500
 
 
-class Configuration(NamedTuple):
+class SessionConfiguration(NamedTuple):
     """A query's settings and versions. Secrets are masked."""
 
     settings: dict[str, str]
     versions: dict[str, str]
 
 
-def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
+def configuration_of(spark: SparkSession, **of_query: str) -> SessionConfiguration:
     """Return a query's configuration. Runs no job, and does not access storage."""
-    return Configuration({**settings_of(spark), **of_query}, versions_of(spark))
+    return SessionConfiguration({**settings_of(spark), **of_query}, versions_of(spark))
 
 
 def masked(name: str, value: str) -> str:

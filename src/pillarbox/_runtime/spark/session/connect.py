@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.session.folders import DataFrameFolder, HadoopFolder
-from pillarbox._runtime.spark.session.session import Session, Writer
+from pillarbox._runtime.spark.session.folders import HadoopFolder, SparkFolder
+from pillarbox._runtime.spark.session.session import Session, SessionWriter
 from pillarbox._runtime.spark.session.session_settings import session_settings
 from pillarbox._time.duration import to_millis
 
@@ -54,8 +54,8 @@ class ConnectSession(Session):
     def running_jobs(self, group: str) -> list[int] | None:
         return None
 
-    def folder(self, path: str) -> DataFrameFolder:
-        return DataFrameFolder(self.spark, path)
+    def folder(self, path: str) -> SparkFolder:
+        return SparkFolder(self.spark, path)
 
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
         return None
@@ -82,7 +82,7 @@ class ConnectSession(Session):
         return ConnectWriter(writer)
 
 
-class ConnectWriter(Writer):
+class ConnectWriter(SessionWriter):
     """The options of a Spark Connect ``DataStreamWriter``, a protobuf message."""
 
     def __init__(self, writer: Any) -> None:

@@ -71,7 +71,7 @@ class Folder(ABC):
         """Write a line into a new file. Atomic, even if several applications write concurrently."""
 
 
-class DataFrameFolder(Folder):
+class SparkFolder(Folder):
     """A folder that is accessed with Spark jobs."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:

@@ -31,7 +31,7 @@ def pinned_jvm() -> Any:
 _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
 
-class StateCommits:
+class QueryStateCommits:
     """Checks whether a classic ``foreachBatch`` query's partitions have all committed their state.
 
     Spark's own check works only once. Java objects are cached, so that a check takes only three calls to Java.
@@ -103,18 +103,18 @@ def _interruption(text: str) -> list[str]:
     return []
 
 
-class ProgressMark(NamedTuple):
+class QueryProgressMark(NamedTuple):
     """Identifies a progress report. The batch id is not enough, because several reports may share it."""
 
     batch: int
     timestamp: str
 
     @staticmethod
-    def of(progress: Any) -> ProgressMark:
-        return ProgressMark(progress["batchId"], progress["timestamp"])
+    def of(progress: Any) -> QueryProgressMark:
+        return QueryProgressMark(progress["batchId"], progress["timestamp"])
 
 
-def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
+def new_progress(query: Any, seen: QueryProgressMark | None) -> list[Any]:
     """Return the progress reports of a query after ``seen``, oldest first.
 
     In a classic session, fetches only new reports, because ``recentProgress`` would convert all hundred reports.
@@ -123,12 +123,12 @@ def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
         recent = query._jsq.recentProgress()
         reports: list[Any] = []
         for index in range(len(recent) - 1, -1, -1):
-            if seen is not None and ProgressMark(recent[index].batchId(), recent[index].timestamp()) <= seen:
+            if seen is not None and QueryProgressMark(recent[index].batchId(), recent[index].timestamp()) <= seen:
                 break
             # JSON omits empty metrics.
             reports.append({"observedMetrics": {}, **json.loads(recent[index].json())})
         return reports[::-1]
     last = query.lastProgress
-    if last is None or ProgressMark.of(last) == seen:
+    if last is None or QueryProgressMark.of(last) == seen:
         return []
-    return [report for report in query.recentProgress if seen is None or ProgressMark.of(report) > seen]
+    return [report for report in query.recentProgress if seen is None or QueryProgressMark.of(report) > seen]

@@ -79,10 +79,10 @@ class Session(ABC):
     def writer_class(self) -> type[Any]: ...
 
     @abstractmethod
-    def writer(self, writer: Any) -> Writer: ...
+    def writer(self, writer: Any) -> SessionWriter: ...
 
 
-class Writer(ABC):
+class SessionWriter(ABC):
     """Reads the options of a ``DataStreamWriter``, which has no getters.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""``Start``: a call to a writer's ``start`` or ``toTable``."""
+"""``WriterStart``: a call to a writer's ``start`` or ``toTable``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
     setattr(writer, _FUNCTION, function)
 
 
-class Start:
+class WriterStart:
     """A repeatable call to a writer's ``start`` or ``toTable``, with its arguments and the writer's options."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
@@ -96,14 +96,14 @@ class Start:
         path = self._bound.get("path") or self._option("path")
         return str(path) if path else None
 
-    def again(self, checkpoint: str, name: str) -> Start:
+    def again(self, checkpoint: str, name: str) -> WriterStart:
         """Return a start of one micro-batch on another checkpoint, without output. Needs a classic session.
 
         It uses a new writer, because Spark's ``start`` changes the writer's options.
         """
         mode = self._bound.get("outputMode") or ClassicWriter(self.spark, self.writer).output_mode
         writer = self.dataframe.writeStream.format("noop").outputMode(mode).trigger(once=True)
-        return Start(writer, "start", checkpointLocation=checkpoint, queryName=name)
+        return WriterStart(writer, "start", checkpointLocation=checkpoint, queryName=name)
 
     def _files_of_table(self, table: str) -> str | None:
         if not self.spark.catalog.tableExists(table):

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram
 from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 _log = logging.getLogger("pillarbox")
 
 
 def begin_batch_without_input(
-    start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
+    start: WriterStart, checkpoint: Checkpoint, programs: Sequence[RegisteredProgram], now: float | None = None
 ) -> bool:
     """If timers may be due and no micro-batch is uncommitted, begin a micro-batch. Returns whether one began.
 

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, ProgramError, SavepointError, shorten
-from pillarbox._graph.description import Comparison, compare_sources, describe_programs
+from pillarbox._graph.description import DescriptionDifferences, compare_sources, describe_programs
 from pillarbox._graph.program import Program
-from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
+from pillarbox._graph.savepoint_start import SavepointStart, SavepointStartPlan, plan_restore
 from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.notices import notify
-from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
-from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.plan.plan import PlannedFirstEpoch, plan_first_epoch
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST, STATE_SCHEMA, Router
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST, STATE_SCHEMA, RestoreRouter
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
+from pillarbox._runtime.spark.savepoint.seen_files import SeenFiles
 from pillarbox._runtime.spark.savepoint.source_positions import (
     FoundPositions,
-    PlannedSource,
-    SeenFiles,
+    PositionedSource,
     find_positions,
     placeholder_sources,
     planned_sources,
@@ -41,7 +41,7 @@ from pillarbox._runtime.spark.savepoint.source_positions import (
 from pillarbox._runtime.spark.session.session import check_classic
 from pillarbox._runtime.spark.session.session_settings import session_settings
 from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.starting.query_settings import program_settings
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._state.savepoint.own_state import OwnState
@@ -56,7 +56,9 @@ _log = logging.getLogger("pillarbox")
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
-def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
+def begin_from_savepoint(
+    start: WriterStart, planned: Sequence[RegisteredProgram], checkpoint: Checkpoint | None
+) -> bool:
     """Run the restoring epoch if the checkpoint is new and a program uses a savepoint. Returns whether it ran."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
@@ -102,7 +104,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
 
 
 class _SavepointStarter:
-    def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
+    def __init__(self, start: WriterStart, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
         self._start = start
         self._spark = start.spark
         self._program = program
@@ -141,7 +143,7 @@ class _SavepointStarter:
             )
         for name in positions.added:
             _log.info("savepoint %s: source %r is new, and starts as its own options define", asked.directory, name)
-        first = FirstEpoch(
+        first = PlannedFirstEpoch(
             placeholder_sources(spark, positions.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
             {
@@ -198,7 +200,7 @@ class _SavepointStarter:
             )
         return conflicts
 
-    def _sources(self) -> list[PlannedSource]:
+    def _sources(self) -> list[PositionedSource]:
         every = planned_sources(self._start.dataframe)
         names: list[str | None] = []
         for source in self._program.sources.values():
@@ -220,14 +222,14 @@ class _SavepointStarter:
                 (then[position], source) for position, source in zip(positions.places, now) if position is not None
             ]
             then, now = [old for old, _ in pairs], [new for _, new in pairs]
-        changes = Comparison()
+        changes = DescriptionDifferences()
         compare_sources(then, now, changes)
         if positions.places is None:  # sources that are matched by name may have another order
             wrong += [f"{what}; or pass positions=..." for what in changes.refused]
         return changes.doubtful
 
     def _state(
-        self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
+        self, opened: OpenSavepoint, plan: SavepointStartPlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
     ) -> DataFrame:
         spark, program = self._spark, self._program
         frames: list[DataFrame] = []
@@ -238,7 +240,7 @@ class _SavepointStarter:
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
             table = opened.table(uid).operator
             files, digests = opened.contents(uid)
-            router = Router(table, codes, vertex.max_parallelism, ship(vertex), digests)
+            router = RestoreRouter(table, codes, vertex.max_parallelism, ship(vertex), digests)
             frames.append(map_in_arrow(files, f"savepoint of {table.uid}", router, STATE_SCHEMA))
             states = self._asked.own_states(table, own[uid], vertex, opened.manifest, program)
             last += own_rows(codes, states)
@@ -246,12 +248,12 @@ class _SavepointStarter:
         frames.append(own_frame.selectExpr("explode(targets) AS target", "number", "payload"))
         return reduce(lambda left, other: left.unionAll(other), frames)
 
-    def _run(self, first: FirstEpoch) -> None:
+    def _run(self, first: PlannedFirstEpoch) -> None:
         spark, program = self._spark, self._program
         layouts = self._checkpoint.layouts([program.layout], list)
         with unwrapped_failures():
             rows = plan_first_epoch(program, spark, first)
-            of = [PlannedProgram.of(program)]
+            of = [RegisteredProgram.of(program)]
             settings = program_settings(spark, of, layouts)
             # Restored afterwards, so that the query does not keep these settings.
             with settings, session_settings(spark, _BATCHES):
@@ -271,7 +273,7 @@ class _SavepointStarter:
 
 
 def restored(
-    rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
+    rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PositionedSource], positions: Sequence[Any]
 ) -> str:
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.session.compatibility import check_compatibility
 from pillarbox._runtime.spark.session.session import session_of
-from pillarbox._runtime.spark.session.writer import Start, note_batch_function
+from pillarbox._runtime.spark.session.writer import WriterStart, note_batch_function
 from pillarbox._runtime.spark.starting.start import start_query
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def patch_writer(spark: SparkSession) -> None:
 
 def _start(method: Callable[..., Any]) -> Callable[..., Any]:
     def start(writer: Any, *args: Any, **options: Any) -> Any:
-        how = Start(writer, method.__name__, *args, **options)
+        how = WriterStart(writer, method.__name__, *args, **options)
         return start_query(how, lambda: method(writer, *args, **options))
 
     return start

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
 from pillarbox._graph.layout import Layout
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
+from pillarbox._runtime.spark.plan.registry import RegisteredProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
 from pillarbox._runtime.spark.session.session_settings import alone, session_settings
 from pillarbox._runtime.spark.session.spark_names import (
@@ -37,7 +37,7 @@ _log = logging.getLogger("pillarbox")
 _last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
 
 
-def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> dict[str, str]:
+def _needed(programs: Sequence[RegisteredProgram], layouts: Sequence[Layout]) -> dict[str, str]:
     if not any(program.parallelism for program in programs):
         return {}
     parallelism = wanted_parallelism(programs) or max(program.parallelism for program in programs)
@@ -61,7 +61,7 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
 @contextmanager
 def program_settings(
     spark: SparkSession,
-    programs: Sequence[PlannedProgram],
+    programs: Sequence[RegisteredProgram],
     layouts: Sequence[Layout] = (),
     *,
     other_python: bool = False,

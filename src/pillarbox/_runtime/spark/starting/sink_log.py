@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 _log = logging.getLogger("pillarbox")
 
@@ -25,7 +25,7 @@ _VERSION = 1  # version of the log's format
 _FAR = 20  # maximum number of successive rescalings
 
 
-def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
+def complete_sink_log(start: WriterStart, checkpoint: Checkpoint) -> None:
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return

@@ -24,17 +24,17 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
-    PlannedProgram,
+    RegisteredProgram,
     check_uids,
     is_one_unstarted,
     note_start,
     programs_of,
     wanted_parallelism,
 )
-from pillarbox._runtime.spark.session.configuration import Configuration, configuration_of
+from pillarbox._runtime.spark.session.configuration import SessionConfiguration, configuration_of
 from pillarbox._runtime.spark.session.parallelism import default_parallelism
 from pillarbox._runtime.spark.session.session_settings import alone, session_settings
-from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
 from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
@@ -43,7 +43,7 @@ from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.whole_batches import whole_batches
 from pillarbox._runtime.spark.tasks.task_info import RUN
-from pillarbox._runtime.spark.tools import Hooks, installed_tools
+from pillarbox._runtime.spark.tools import ToolHooks, installed_tools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
         _watched.reset(tokens[1])
 
 
-def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
+def start_query(start: WriterStart, method: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Start a query with its programs' settings, if any. ``method`` is the writer's own ``start``."""
     programs = _programs_to_start(start)
     if programs:
@@ -79,7 +79,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
         return method()
 
 
-def _programs_to_start(start: Start) -> list[PlannedProgram]:
+def _programs_to_start(start: WriterStart) -> list[RegisteredProgram]:
     """Return the programs of a query that is starting.
 
     Raises if the plan cannot be read but may contain a program.
@@ -98,7 +98,7 @@ def _programs_to_start(start: Start) -> list[PlannedProgram]:
 
 
 class _Starter:
-    def __init__(self, start: Start, programs: Sequence[PlannedProgram]) -> None:
+    def __init__(self, start: WriterStart, programs: Sequence[RegisteredProgram]) -> None:
         self._start = start
         self._spark = start.spark
         self._programs = programs
@@ -138,10 +138,10 @@ class _Starter:
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
-            started.hooks = Hooks(started, tools)
+            started.hooks = ToolHooks(started, tools)
         return query
 
-    def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
+    def _configuration(self, checkpoint: Checkpoint | None) -> SessionConfiguration:
         present = None if checkpoint is None else checkpoint.cached_parallelism
         stateful = [program.parallelism for program in self._programs if program.parallelism]
         own = {"trigger": self._start.trigger}
@@ -211,7 +211,7 @@ class _Starter:
 
 
 def _layouts_in_state(
-    spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
+    spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[RegisteredProgram]
 ) -> list[Layout | None]:
     heads = CheckpointState(spark, str(checkpoint)).all_heads()
     layouts: list[Layout | None] = []
@@ -225,7 +225,7 @@ def _layouts_in_state(
     return layouts
 
 
-def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+def check_compiled(checkpoint: Checkpoint, planned: Sequence[RegisteredProgram], layouts: Sequence[Layout]) -> None:
     """Raise if the checkpoint's layout differs from the program's. Called if tasks cannot receive another layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
@@ -239,7 +239,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
             )
 
 
-def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
+def _notify_defaults(spark: SparkSession, planned: Sequence[RegisteredProgram]) -> None:
     """Notify the user of default parallelisms, which the checkpoint makes permanent."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._graph.layout import Layout
-    from pillarbox._runtime.spark.plan.registry import PlannedProgram
+    from pillarbox._runtime.spark.plan.registry import RegisteredProgram
     from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-    from pillarbox._runtime.spark.session.configuration import Configuration
-    from pillarbox._runtime.spark.session.writer import Start
-    from pillarbox._runtime.spark.tools import Hooks
+    from pillarbox._runtime.spark.session.configuration import SessionConfiguration
+    from pillarbox._runtime.spark.session.writer import WriterStart
+    from pillarbox._runtime.spark.tools import ToolHooks
 
 
-class End(NamedTuple):
+class StartedQueryEnd(NamedTuple):
     """A query's end, with the error that ended it, or None."""
 
     failure: Exception | None
@@ -39,16 +39,16 @@ class StartedQuery:
         await_end: Spark's own ``awaitTermination``, which does not wait for threads that hold the query.
     """
 
-    hooks: Hooks | None = None
+    hooks: ToolHooks | None = None
     heartbeat: Heartbeat | None = None
 
     def __init__(
         self,
         query: StreamingQuery,
-        start: Start,
-        programs: Sequence[PlannedProgram] = (),
+        start: WriterStart,
+        programs: Sequence[RegisteredProgram] = (),
         run: str = "",
-        configuration: Configuration | None = None,
+        configuration: SessionConfiguration | None = None,
         layouts: Sequence[Layout] = (),
         *,
         is_watched: bool = False,
@@ -93,21 +93,21 @@ class StartedQuery:
         if self.await_end(timeout) is False:
             if time.monotonic() - began >= int(timeout * 1000) / 1000:
                 return False
-            # Spark returns early if the query has just ended in the state ACTIVE: see ``EpochGate``.
+            # Spark returns early if the query has just ended in the state ACTIVE: see ``EndingGate``.
             self.wait_while_held()
             return not _is_active(self.query)
         return not (self.wait_while_held() and _is_active(self.query))
 
-    def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
+    def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> StartedQueryEnd | None:
         """Wait for the end of the query. Returns None if it is still running. Thread-safe.
 
         ``could_not_look`` is called if Spark raises an error while the query is running.
         """
         try:
-            return End(None) if self.has_ended(seconds) else None
+            return StartedQueryEnd(None) if self.has_ended(seconds) else None
         except Exception as error:
             if not self.is_running:
-                return End(error)
+                return StartedQueryEnd(error)
             could_not_look(error)
             time.sleep(seconds)
             return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.session.queries import StateCommits, with_short_interruptions
+from pillarbox._runtime.spark.session.queries import QueryStateCommits, with_short_interruptions
 from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.session.writer import Start
+    from pillarbox._runtime.spark.session.writer import WriterStart
 
 _log = logging.getLogger("pillarbox")
 
@@ -35,11 +35,11 @@ class WholeBatches:
         self._function = function
         self._interrupted = interrupted
         self._persists = False
-        self._commits: StateCommits | None = None
+        self._commits: QueryStateCommits | None = None
         self._started = threading.Event()
 
     def set_query(self, query: StreamingQuery) -> None:
-        self._commits = StateCommits(query)
+        self._commits = QueryStateCommits(query)
         self._started.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -76,7 +76,7 @@ def _compute(batch: DataFrame) -> None:
 
 
 @contextmanager
-def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
+def whole_batches(start: WriterStart, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
     """Compute all rows of each batch within the block, even if the query's function reads only some of them.
 
     Start the query in the block, and pass it to the yielded function.

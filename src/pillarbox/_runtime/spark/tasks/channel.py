@@ -34,18 +34,18 @@ def _close_sockets() -> None:
 os.register_at_fork(after_in_child=_close_sockets)
 
 
-class LostError(Exception):
+class ChannelLostError(Exception):
     """The peer of a connection has closed it."""
 
 
-class SilentError(LostError):
+class ChannelSilentError(ChannelLostError):
     """The peer of a connection has sent nothing within the timeout."""
 
 
 class Channel:
     """One end of a connection. Several threads may send, but only one may receive.
 
-    If the connection is closed, methods raise `LostError`; on a timeout, `SilentError`.
+    If the connection is closed, methods raise `ChannelLostError`; on a timeout, `ChannelSilentError`.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -97,7 +97,7 @@ class Channel:
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self, most: int | None = None) -> bytes:
-        """Return the next message as bytes. Raises `LostError` if it is longer than ``most`` bytes."""
+        """Return the next message as bytes. Raises `ChannelLostError` if it is longer than ``most`` bytes."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
             raise self._lost(f"a message has {length} bytes, but the maximum is {most}")
@@ -115,14 +115,14 @@ class Channel:
                 rest = rest[count:]
         except TimeoutError as error:
             self.is_lost = True
-            raise SilentError(f"the other process sends nothing: {error}") from None
+            raise ChannelSilentError(f"the other process sends nothing: {error}") from None
         except (OSError, ValueError) as error:
             raise self._lost(error) from None
         return bytes(read)
 
-    def _lost(self, why: object) -> LostError:
+    def _lost(self, why: object) -> ChannelLostError:
         self.is_lost = True
-        return LostError(f"the connection was lost: {why}")
+        return ChannelLostError(f"the connection was lost: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
         try:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._elements import Buffer
-from pillarbox._operators.frame.operator import MicroBatch
-from pillarbox._reports.failure import Attempt
+from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._reports.failure import FailedAttempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.session.packages import packages_here
@@ -60,7 +60,7 @@ class LevelTasks:
         def clock() -> str | None:
             return None if task is None else task.clock.log.to_text(_LOGGED_CLOCK)
 
-        with failures_in_worker(shipped.name, subtask, Attempt(number, facts.batch, facts.attempt), clock):
+        with failures_in_worker(shipped.name, subtask, FailedAttempt(number, facts.batch, facts.attempt), clock):
             is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from pillarbox._graph.layout import Layout, lay_out
-from pillarbox._operators.budgets.ledger import BudgetScope
+from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.shared_resources import EVENT_LOOP, SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
@@ -35,7 +35,7 @@ from pillarbox._task.vertex import Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
 if TYPE_CHECKING:
-    from pillarbox._operators.async_keyed.loop import OwnedLoop
+    from pillarbox._operators.async_keyed.loop import KeyedLoop
 
 _IDLE_SECONDS = 600.0
 
@@ -135,8 +135,8 @@ class Residency:
         return len(self._residents)
 
     @property
-    def event_loop(self) -> OwnedLoop | None:
-        loop: OwnedLoop | None = self._of_thread.get(EVENT_LOOP)
+    def event_loop(self) -> KeyedLoop | None:
+        loop: KeyedLoop | None = self._of_thread.get(EVENT_LOOP)
         return loop
 
     def has(self, shipped: ShippedVertex, subtask: int, facts: TaskInfo) -> bool:
@@ -148,7 +148,7 @@ class Residency:
 
         def make() -> MultipleInputStreamTask:
             vertex = loaded(shipped, facts.layout)
-            vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
+            vertex.budget_scope = LedgerScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
                 (*key[:-1], facts.partition),
                 SharedResources(stay=self._stay, resting=self._resting, query=facts.query, of_thread=self._of_thread),

@@ -39,7 +39,7 @@ def local_property(name: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class ProgramLayout:
+class TaskLayout:
     """A program's layout, which tasks need to decode subtask codes."""
 
     program: str
@@ -47,8 +47,8 @@ class ProgramLayout:
     compiled: Layout
 
     @staticmethod
-    def of(program: Program) -> ProgramLayout:
-        return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
+    def of(program: Program) -> TaskLayout:
+        return TaskLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
 
     def decode(self, layout: Layout, code: int) -> tuple[int, int] | None:
         return subtask_places(self.parallelisms, layout).get(code)
@@ -88,7 +88,7 @@ class TaskInfo(NamedTuple):
     watermark: int = -1
 
     @staticmethod
-    def here(program: ProgramLayout) -> TaskInfo:
+    def here(program: TaskLayout) -> TaskInfo:
         from pyspark import TaskContext
 
         context = TaskContext.get()

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
-from pillarbox._operators.frame.operator import MicroBatch
+from pillarbox._operators.frame.spark_time import MicroBatch
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
-from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.rows.output import TaskOutput
 from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
@@ -27,7 +27,7 @@ class BatchTaskHost:
     """The function for ``mapInArrow``. Its partitions contain buffers, ordered by target."""
 
     def __init__(
-        self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output
+        self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: TaskOutput
     ) -> None:
         self._vertices = vertices
         self._addresses = addresses

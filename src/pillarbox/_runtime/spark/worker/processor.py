@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once, wait_without_timeout
 
 if TYPE_CHECKING:
-    from pillarbox._operators.frame.captured import BroadcastReferences
+    from pillarbox._operators.frame.captured import CapturedBroadcasts
 
 # Not a string, which workers would send to the JVM for parsing in each epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
@@ -28,7 +28,7 @@ _CHUNK = StructType([StructField("payload", BinaryType())])
 class Processor(StatefulProcessor):
     """Declares the state, and passes each call to a ``TaskHost``."""
 
-    def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
+    def __init__(self, host: Any, broadcasts: Sequence[CapturedBroadcasts] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 

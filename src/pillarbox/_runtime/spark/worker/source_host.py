@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
-from pillarbox._reports.failure import Attempt
+from pillarbox._reports.failure import FailedAttempt
 from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
-from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.rows.output import TaskOutput
 from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.replacement import replacement_here
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, TaskLayout
 from pillarbox._runtime.spark.worker.closing import hold, working
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
@@ -29,8 +29,8 @@ class SourceHost:
     def __init__(
         self,
         shipped: ShippedVertex,
-        layout: ProgramLayout,
-        output: Output,
+        layout: TaskLayout,
+        output: TaskOutput,
         *,
         bounded: bool,
         columns: list[str] | None,
@@ -51,7 +51,7 @@ class SourceHost:
             return
         if replacement is not None and replacement.is_left_out(self._layout.program, self._shipped.number):
             return
-        attempt = None if self._bounded else Attempt(self._shipped.number, facts.batch, facts.attempt)
+        attempt = None if self._bounded else FailedAttempt(self._shipped.number, facts.batch, facts.attempt)
         with working(), failures_in_worker(self._shipped.name, facts.partition, attempt), collecting():
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)

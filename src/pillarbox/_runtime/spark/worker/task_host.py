@@ -15,19 +15,19 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._elements import Buffer
-from pillarbox._operators.frame.operator import SparkTime
+from pillarbox._operators.frame.spark_time import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.homes.relay import Homes, Relay
+from pillarbox._runtime.spark.homes.relay import Relay, RelaySettings
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError
 from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
-from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
+from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, TaskOutput
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.replacement import replacement_here
-from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, TaskLayout
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._task.vertex import WAKE_CHANNEL
 
@@ -60,10 +60,10 @@ class TaskHost:
     def __init__(
         self,
         vertices: dict[int, ShippedVertex],
-        layout: ProgramLayout,
-        output: Output,
+        layout: TaskLayout,
+        output: TaskOutput,
         timers: bool,
-        homes: Homes,
+        homes: RelaySettings,
         spark_time: SparkTime | None = None,
     ) -> None:
         self._vertices = vertices

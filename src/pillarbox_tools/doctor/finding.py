@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def require(fact: T | None, name: str) -> T:
 def machine_snapshot(
     versions: dict[str, str], settings: dict[str, str], worker_versions: Sequence[dict[str, str]] = ()
 ) -> Snapshot:
-    run = Run("", 0, settings=settings, versions=versions, worker_versions=list(worker_versions))
+    run = SnapshotRun("", 0, settings=settings, versions=versions, worker_versions=list(worker_versions))
     return Snapshot("", "", "", 0, True, None, run)
 
 

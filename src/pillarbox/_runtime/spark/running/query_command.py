@@ -22,8 +22,8 @@ from pillarbox._runtime.spark.running.requests import (
     STOPPED,
     TAKEN,
     WITHDRAWN,
-    DesiredState,
     QueryRequest,
+    RequestedState,
     RequestLog,
     Requests,
     RequestStatus,
@@ -46,7 +46,7 @@ Notify = Callable[[str], None]
 
 def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
     """Ask a running query's driver to stop it, and wait at most ``timeout`` seconds."""
-    command = Command(spark, checkpoint, timeout, notify)
+    command = QueryCommand(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
         notify("an earlier command has already done it")
@@ -55,7 +55,7 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
         notify("waiting for an earlier command that requested it")
         command.wait_for(lines.desired)
     else:
-        command.ask(DesiredState(0, STOPPED))
+        command.ask(RequestedState(0, STOPPED))
 
 
 def request_savepoint(
@@ -68,7 +68,7 @@ def request_savepoint(
     notify: Notify = lambda progress: None,
 ) -> None:
     hint = "; for a stopped query, run 'pillarbox savepoint' without --stop"
-    command = Command(spark, checkpoint, timeout, notify, hint=hint)
+    command = QueryCommand(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = QueryRequest("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
@@ -108,7 +108,7 @@ def request_record(
     ``directory`` is on the driver's machine. ``task`` contains further arguments of ``record``.
     """
     hint = "; for an ended query, pass its script as --program"
-    command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
+    command = QueryCommand(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
     command.lines("the query to record")
     command.ask(QueryRequest("", RECORD, directory, 0, task={**task, "timeout": timeout}))
 
@@ -125,7 +125,7 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
     return True
 
 
-class Command:
+class QueryCommand:
     """Sends a request to a query's driver, and waits for its outcome."""
 
     def __init__(
@@ -154,19 +154,19 @@ class Command:
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
-    def is_pending(self, lines: RequestLog, wish: DesiredState | QueryRequest) -> bool:
+    def is_pending(self, lines: RequestLog, wish: RequestedState | QueryRequest) -> bool:
         lasts = {OPEN: 0.0, TAKEN: self._finishing(wish)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
-    def _finishing(self, wish: DesiredState | QueryRequest) -> float:
-        return _INTERRUPTING if isinstance(wish, DesiredState) else max(self._timeout, _FINISHING)
+    def _finishing(self, wish: RequestedState | QueryRequest) -> float:
+        return _INTERRUPTING if isinstance(wish, RequestedState) else max(self._timeout, _FINISHING)
 
-    def ask(self, wish: DesiredState | QueryRequest) -> None:
+    def ask(self, wish: RequestedState | QueryRequest) -> None:
         self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
-    def wait_for(self, wish: DesiredState | QueryRequest) -> None:
-        current: DesiredState | QueryRequest | None = wish
+    def wait_for(self, wish: RequestedState | QueryRequest) -> None:
+        current: RequestedState | QueryRequest | None = wish
         try:
             while (current := self._look(wish)) is not None:
                 wish = current
@@ -176,7 +176,7 @@ class Command:
                 self._withdraw(wish)  # because the command no longer waits
             raise
 
-    def _look(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest | None:
+    def _look(self, wish: RequestedState | QueryRequest) -> RequestedState | QueryRequest | None:
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:
@@ -229,28 +229,28 @@ class Command:
             self._dead_driver = dead_driver(self._spark, self._checkpoint)
         return self._dead_driver is not None
 
-    def _write(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest:
+    def _write(self, wish: RequestedState | QueryRequest) -> RequestedState | QueryRequest:
         self._is_withdrawn = False
         until = int(self._deadline * 1000)
-        if isinstance(wish, DesiredState):
+        if isinstance(wish, RequestedState):
             lines = self._folder.lines()
-            wish = DesiredState(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
+            wish = RequestedState(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
         else:
             wish = replace(wish, request=uuid.uuid4().hex, until=until)
         self._folder.write(wish)
         return wish
 
-    def _withdraw(self, wish: DesiredState | QueryRequest) -> None:
+    def _withdraw(self, wish: RequestedState | QueryRequest) -> None:
         self._is_withdrawn = True
         withdrawal = (
-            DesiredState(wish.desired + 1, RUNNING)
-            if isinstance(wish, DesiredState)
+            RequestedState(wish.desired + 1, RUNNING)
+            if isinstance(wish, RequestedState)
             else RequestStatus(wish.request, WITHDRAWN)
         )
         self._folder.write(withdrawal)
 
-    def _outcome(self, wish: DesiredState | QueryRequest) -> str:
-        if isinstance(wish, DesiredState):
+    def _outcome(self, wish: RequestedState | QueryRequest) -> str:
+        if isinstance(wish, RequestedState):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
             return f"If {wish.directory}/recording.json exists, the recording is complete; if not, try again"
