@@ -203,6 +203,14 @@ class Filters(FilterFunction):
         return bool(exploding(value))
 
 
+class RetriesLater(AsyncRetryStrategy):
+    async def can_retry(self, current_attempts): ...
+
+    def get_backoff_time_millis(self, current_attempts): ...
+
+    def get_retry_predicate(self): ...
+
+
 class Selects(KeySelector):
     def get_key(self, value: Any) -> Any:
         return exploding(value)
@@ -757,6 +765,8 @@ BUILDS = [
     Build("key by an async def", lambda env: rows(env).key_by(asking), ("key_by() got", "whose asking is an async def, which")),
     Build("key by an async method", lambda env: rows(env).key_by(SelectsLater()), ("key_by() got", "whose get_key is an async def, which")),
     Build("retry of an async def", lambda env: AsyncRetryStrategy.fixed_delay(3, 5, result_predicate=asking), ("AsyncRetryStrategy(result_predicate=...) got", "whose asking is an async def, which")),
+    Build("retry of an async method", lambda env: rows(env).map_async(asking, retry=RetriesLater()), ("map_async(): retry= got", "whose can_retry is an async def, which")),
+    Build("budget with an async estimate", lambda env: rows(env).map_async(asking, budgets=[Budget("b", requests=5, estimate=asking)]), ("Budget('b', estimate=...) got", "whose asking is an async def, which")),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
     Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state must be at least one millisecond, not 0",)),
     Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("is measured in processing time, as in Flink", "set an event-time timer")),

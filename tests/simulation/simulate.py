@@ -8,7 +8,7 @@ from functools import cache
 
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._simulation.cluster import FAULTS, ClusterStepLog
-from pillarbox.testing._simulation.run import Programs, Run, SimulatedRunMismatch
+from pillarbox.testing._simulation.run import SimulatedPrograms, SimulatedRun, SimulatedRunMismatch
 from pillarbox.testing._simulation.turns import Turns
 from tests.simulation import service
 from tests.simulation.every_program import PROGRAMS
@@ -31,16 +31,16 @@ class TurnsWithService(Turns):
 
 
 @cache
-def compiled(name: str) -> Programs:
-    return Programs(PROGRAMS[name])
+def compiled(name: str) -> SimulatedPrograms:
+    return SimulatedPrograms(PROGRAMS[name])
 
 
-def run_of(name: str, seed: int) -> Run:
+def run_of(name: str, seed: int) -> SimulatedRun:
     program = PROGRAMS[name]
     # A subtask's event time and idleness depend on the parallelism.
     rescales = program.cut_free and not program.timed and not program.event_time and program.rescales
     faults = [kind for kind in FAULTS if rescales or kind != "rescale"]
-    return Run(compiled(name), f"{name} {seed}", faults=faults, turns=TurnsWithService)
+    return SimulatedRun(compiled(name), f"{name} {seed}", faults=faults, turns=TurnsWithService)
 
 
 def simulate(name: str, seed: int) -> ClusterStepLog:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pillarbox import KeyTypeError, OperatorError
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.frame.keying import KeyGroupRouter, Keying
+from pillarbox._operators.frame.keying import Keying, KeyingRouter
 from pillarbox._rows import rows_from_arrow
 from pillarbox.testing import row
 
@@ -37,7 +37,7 @@ def test_several_columns_are_routed_as_tuples(data):
     drawn = {name: data.draw(st.lists(COLUMNS[name][0], min_size=count, max_size=count)) for name in names}
     batch = pa.record_batch({name: pa.array(drawn[name], COLUMNS[name][1]) for name in names})
     for part in (batch, batch.slice(count // 2)):
-        router = KeyGroupRouter(Keying(names, "test"), 7, 128)
+        router = KeyingRouter(Keying(names, "test"), 7, 128)
         by_column = list(router.subtasks_of(ArrowRecords(part)))
         assert by_column == list(router.subtasks_of(Records(rows_from_arrow(part))))
 
@@ -45,7 +45,7 @@ def test_several_columns_are_routed_as_tuples(data):
 def test_nan_among_several_columns_is_no_key():
     batch = pa.record_batch({"text": ["a"], "double": [float("nan")]})
     with pytest.raises(KeyTypeError, match="NaN"):
-        KeyGroupRouter(Keying(["text", "double"], "test"), 7, 128).subtasks_of(ArrowRecords(batch))
+        KeyingRouter(Keying(["text", "double"], "test"), 7, 128).subtasks_of(ArrowRecords(batch))
 
 
 class Thing:

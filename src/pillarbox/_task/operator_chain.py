@@ -19,7 +19,7 @@ from pillarbox._operators.frame.operator import (
     StreamOperator,
 )
 from pillarbox._operators.frame.shared_resources import SharedResources
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
@@ -139,7 +139,7 @@ class OperatorChain:
         for merge in self._merges.values():
             merge.valve.begin_epoch()
 
-    def set_micro_batch(self, micro_batch: MicroBatch) -> None:
+    def set_micro_batch(self, micro_batch: SparkMicroBatch) -> None:
         for operator in self.operators:
             operator.context.micro_batch = micro_batch
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.frame.keying import KeyGroupRouter
+from pillarbox._operators.frame.keying import KeyingRouter
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox.testing._operator_harness import (
@@ -28,7 +28,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            KeyGroupRouter(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
+            KeyingRouter(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
     def __enter__(self) -> KeyedOneInputStreamOperatorTestHarness:

@@ -14,7 +14,7 @@ from pyspark.sql.types import Row, StringType, StructField, StructType
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.stateful_processor.handle import declare
 from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
@@ -110,7 +110,7 @@ class TwsTester:
             raise ProgramError("TwsTester: pass initialStateRow= or initialStatePandas=, not both")
         self._extractor = eventTimeExtractor if mode == "eventtime" else None
         self._pandas = initialStatePandas is not None
-        self._batch = MicroBatch(0, 0, 0 if mode == "eventtime" else -1)
+        self._batch = SparkMicroBatch(0, 0, 0 if mode == "eventtime" else -1)
         key = StructType([StructField("key", StringType())])
         settings = ProcessorSettings(processor, declare(processor, mode, resolve_schema), mode, key, pa.schema([]))
         factory = OperatorFactory(partial(_TestedOperator, settings=settings, keying=Keying("key", "key")), keyed=True)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, declare
@@ -90,7 +90,7 @@ class MicroBatches:
             ]
             arrays[1] = arrays[1].cast(self.columns.types[1])
             self.harness.push_records(ArrowRecords(pa.RecordBatch.from_arrays(arrays, schema=self.columns)))
-        self.operator.context.micro_batch = MicroBatch(number, time, watermark)
+        self.operator.context.micro_batch = SparkMicroBatch(number, time, watermark)
         self.harness.set_processing_time(time)
         self.harness.clear_output()
         self.snapshot = self.harness.snapshot()

@@ -13,8 +13,9 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.plan.registry import RegisteredProgram
 from pillarbox._runtime.spark.session.writer import WriterStart
-from pillarbox._runtime.spark.starting.start import check_compiled
+from pillarbox._runtime.spark.starting.start import check_compiled, run_setting
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox._runtime.spark.tasks.task_info import RUN
 
 
 def start(*, foreach_batch: bool) -> WriterStart:
@@ -37,6 +38,12 @@ def test_whose_passes_settings():
         "a classic one"
     )
     assert start(foreach_batch=False).passes_settings and not start(foreach_batch=True).passes_settings
+
+
+def test_homes_are_found_without_the_run():
+    assert run_setting(start(foreach_batch=False), "r") == {RUN: "r"} and not run_setting(
+        start(foreach_batch=True), "r"
+    )
 
 
 def test_a_checkpoint_of_another_layout_is_refused():

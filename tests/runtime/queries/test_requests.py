@@ -21,7 +21,7 @@ from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.running.requests import (
     ObservedState,
     QueryRequest,
-    RequestedState,
+    QueryStateRequest,
     RequestLog,
     RequestStatus,
 )
@@ -147,7 +147,7 @@ def ask(folder, number="r", until=1060.0, directory="/sp", drain=False):
 
 
 def want_stop(folder, generation=1, until=1060.0):
-    folder.content.append(RequestedState(generation, "stopped", int(until * 1000)))
+    folder.content.append(QueryStateRequest(generation, "stopped", int(until * 1000)))
 
 
 def stop(notices=None):
@@ -224,7 +224,7 @@ def test_a_query_that_is_to_stop_is_stopped(folder, watch, clock, monkeypatch, e
 
 def test_the_newest_desired_state_holds(folder, watch, calls):
     want_stop(folder, 3)
-    folder.content.append(RequestedState(4, "running"))
+    folder.content.append(QueryStateRequest(4, "running"))
     watch.look()
     assert not calls and not folder.of(ObservedState)
     want_stop(folder, 5)
@@ -235,7 +235,7 @@ def test_the_newest_desired_state_holds(folder, watch, calls):
 def test_a_stop_that_is_no_longer_wanted_when_the_driver_begins_is_not_carried_out(folder, watch, calls):
     want_stop(folder)
     folder.when = lambda line: (
-        folder.content.append(RequestedState(2, "running")) if isinstance(line, ObservedState) else None
+        folder.content.append(QueryStateRequest(2, "running")) if isinstance(line, ObservedState) else None
     )
     watch.look()
     assert not calls and folder.of(ObservedState) == [ObservedState(1, "stopping"), ObservedState(2, "running")]
@@ -255,7 +255,7 @@ def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left
 def test_lines_of_other_versions_are_passed_over():
     lines = RequestLog([{"later": "version"}, {"taken": "r"}, {"desired": 1}, {"observed": 7, "state": "dancing"}, {}])
     assert (lines.desired, lines.newest, lines.requests) == (
-        RequestedState(0, "running"),
+        QueryStateRequest(0, "running"),
         ObservedState(0, "running"),
         [],
     )
@@ -373,7 +373,7 @@ def test_the_command_waits_until_the_query_is_stopped(folder, clock):
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert folder.of(RequestedState) == [RequestedState(1, "stopped", 1_030_000)]
+    assert folder.of(QueryStateRequest) == [QueryStateRequest(1, "stopped", 1_030_000)]
     assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
 
 
@@ -397,9 +397,9 @@ def test_a_request_that_no_driver_accepts_is_withdrawn(folder, clock, savepoints
     assert folder.of(RequestStatus) == [RequestStatus(folder.content[0].request, "withdrawn")]
     with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
         stop()
-    assert folder.of(RequestedState) == [
-        RequestedState(1, "stopped", folder.content[2].until),
-        RequestedState(2, "running"),
+    assert folder.of(QueryStateRequest) == [
+        QueryStateRequest(1, "stopped", folder.content[2].until),
+        QueryStateRequest(2, "running"),
     ]
 
 
@@ -414,7 +414,7 @@ def test_a_request_to_a_dead_driver_is_withdrawn_early(folder, clock, savepoints
         call()
     assert clock.now == 1021, "a driver under Spark Connect, which writes no heartbeat, had time to accept it"
     asked, withdrawn = folder.content
-    assert withdrawn == (RequestedState(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
+    assert withdrawn == (QueryStateRequest(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
 
 
 def test_a_driver_that_accepts_a_request_needs_no_heartbeat(folder, clock, monkeypatch):
@@ -427,7 +427,7 @@ def test_a_driver_that_accepts_a_request_needs_no_heartbeat(folder, clock, monke
 
     clock.sleep = sleep
     stop()
-    assert folder.of(RequestedState) == [RequestedState(1, "stopped", 1_030_000)]
+    assert folder.of(QueryStateRequest) == [QueryStateRequest(1, "stopped", 1_030_000)]
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints
     with pytest.raises(KeyboardInterrupt):
         call()
     asked, withdrawn = folder.content
-    assert withdrawn == (RequestedState(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
+    assert withdrawn == (QueryStateRequest(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
 
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
@@ -490,7 +490,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
     def driver(line):
-        if line == RequestedState(2, "running"):
+        if line == QueryStateRequest(2, "running"):
             folder.content += [
                 ObservedState(1, "stopping"),
                 ObservedState(1, "stopped") if carried_out else ObservedState(2, "running"),
@@ -520,32 +520,32 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert messages[0] == "waiting for an earlier command that requested it" and len(folder.of(RequestedState)) == 1
+    assert messages[0] == "waiting for an earlier command that requested it" and len(folder.of(QueryStateRequest)) == 1
     messages.clear()
     stop(messages)
-    assert messages == ["an earlier command has already done it"] and len(folder.of(RequestedState)) == 1
+    assert messages == ["an earlier command has already done it"] and len(folder.of(QueryStateRequest)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
     want_stop(folder)
-    lines = [RequestedState(2, "running"), ObservedState(3, "stopped")]
+    lines = [QueryStateRequest(2, "running"), ObservedState(3, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert folder.of(RequestedState)[-1].desired == 3 and messages[1] == "asking the query's driver again"
+    assert folder.of(QueryStateRequest)[-1].desired == 3 and messages[1] == "asking the query's driver again"
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
     want_stop(folder, until=1010.0)
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
-    assert [(line.desired, line.state) for line in folder.of(RequestedState)] == [
+    assert [(line.desired, line.state) for line in folder.of(QueryStateRequest)] == [
         (1, "stopped"),
         (2, "running"),
         (3, "stopped"),
         (4, "running"),
     ]
-    assert folder.of(RequestedState)[2].until == 1_030_000
+    assert folder.of(QueryStateRequest)[2].until == 1_030_000
 
 
 def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoints):
@@ -667,7 +667,7 @@ def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock,
         call()
     assert not calls
     newest = started()
-    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | RequestedState) else None
+    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | QueryStateRequest) else None
     call()
     assert len(calls) == 1
 
@@ -680,7 +680,7 @@ def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(
     watch.look()
     assert folder.of(ObservedState)[-1].state == "stopped"
     newest = started()
-    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | RequestedState) else None
+    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | QueryStateRequest) else None
     call()
     assert [folder for folder, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from pillarbox._elements import Records
 from pillarbox._errors import KeyTypeError, OperatorError, TypeMismatchError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
-from pillarbox._operators.frame.keying import KeyGroupRouter, Keying
+from pillarbox._operators.frame.keying import Keying, KeyingRouter
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.functions.output_tag import OutputTag
 
@@ -24,7 +24,7 @@ class KeyGuardOperator(StreamOperator):
     def __init__(self, context: OperatorContext, keying: Keying, tag: OutputTag[Any]) -> None:
         super().__init__(context)
         self._keying = keying
-        self._router = KeyGroupRouter(keying, 1, 1)
+        self._router = KeyingRouter(keying, 1, 1)
         self._letters = DeadLetters(context, tag, context.side_outputs)
 
     def process_records(self, records: Records) -> None:

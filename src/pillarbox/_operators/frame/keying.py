@@ -159,7 +159,7 @@ class Keying:
             raise_at_record(error, where, values, pending, operator=self.operator)
 
 
-class KeyGroupRouter:
+class KeyingRouter:
     """Computes the receiving subtask of each record from its key group."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:

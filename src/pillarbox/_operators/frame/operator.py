@@ -20,7 +20,7 @@ from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.shared_resources import SharedResources
-from pillarbox._operators.frame.spark_time import MicroBatch, SparkTime
+from pillarbox._operators.frame.spark_time import SparkMicroBatch, SparkTime
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetricGroup
 from pillarbox._state.heap.backend import KeyedStateBackend
@@ -121,7 +121,7 @@ class OperatorContext:
     metrics: UserMetricGroup = field(init=False)
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
-    micro_batch: MicroBatch | None = None
+    micro_batch: SparkMicroBatch | None = None
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None

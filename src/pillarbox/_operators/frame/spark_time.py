@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class MicroBatch(NamedTuple):
+class SparkMicroBatch(NamedTuple):
     """Spark's data about an epoch, for operators that use Spark's watermark and clock.
 
     Attributes:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupState
 
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.stateful_processor.operator import ProcessorSettings, StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
 
@@ -38,7 +38,7 @@ class GroupStateOperator(StatefulProcessorOperator):
         self._state: Any = self._handle.states[STATE]
         self._schema = settings.declarations.variables[STATE].schemas[0]
 
-    def _call(self, program: Any, rows: SortedRows | None, batch: MicroBatch) -> None:
+    def _call(self, program: Any, rows: SortedRows | None, batch: SparkMicroBatch) -> None:
         import pandas as pd
 
         call = partial(self._results_of, program)
@@ -61,7 +61,7 @@ class GroupStateOperator(StatefulProcessorOperator):
         return self._options.keys(pa.RecordBatch.from_arrays(arrays, self._options.key.names), keeps_types=True)
 
     def _results_of(
-        self, function: Any, key: Any, frames: Iterator[Any], batch: MicroBatch, timed_out: int | None = None
+        self, function: Any, key: Any, frames: Iterator[Any], batch: SparkMicroBatch, timed_out: int | None = None
     ) -> Iterator[Any]:
         """Yield the results of a function's call, then store its state."""
         stored: Any = self._state.get()

@@ -21,9 +21,9 @@ from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorte
 from pillarbox._operators.frame.captured import CapturedObject, load
 from pillarbox._operators.frame.collector import RUN_LIMIT, emit_columns, is_from_downstream
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
-from pillarbox._operators.frame.keying import KeyGroupRouter, Keying
+from pillarbox._operators.frame.keying import Keying, KeyingRouter
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.stateful_processor.frames import FrameOptions, FrameResults, SortedFrames
 from pillarbox._operators.stateful_processor.handle import HandleDeclarations, TaskProcessorHandle
 from pillarbox._operators.stateful_processor.sorted_rows import RowResults, SortedRows, values_of, without_late
@@ -118,7 +118,7 @@ class StatefulProcessorOperator(KeyedOperator):
         """Restore the watermark. After rescaling, the micro-batch that reached it is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
-    def _late_watermark(self, batch: MicroBatch) -> int:
+    def _late_watermark(self, batch: SparkMicroBatch) -> int:
         """Return the watermark that decides which rows are late: the previous micro-batch's, as in Spark.
 
         Return 0 in the first micro-batch, and the current watermark if the operator did not run in the previous
@@ -157,7 +157,7 @@ class StatefulProcessorOperator(KeyedOperator):
         finally:
             self.backend.leave_key()
 
-    def _call(self, program: Any, rows: SortedRows | None, batch: MicroBatch) -> None:
+    def _call(self, program: Any, rows: SortedRows | None, batch: SparkMicroBatch) -> None:
         self._handle.initialize(program.init)
         times = TimerValues(-1, -1)
         if self.settings.time_mode != "none":
@@ -174,7 +174,7 @@ class StatefulProcessorOperator(KeyedOperator):
             return
         table, names = self.settings.initial
         keying, context = Keying(names[0] if len(names) == 1 else names, self.name), self.context
-        router = KeyGroupRouter(keying, context.parallelism, context.max_parallelism)
+        router = KeyingRouter(keying, context.parallelism, context.max_parallelism)
         for batch in table.combine_chunks().to_batches():
             own = np.asarray(router.subtasks_of(ArrowRecords(batch))) == context.subtask
             if own.any():
@@ -185,7 +185,7 @@ class StatefulProcessorOperator(KeyedOperator):
                     for state in states:
                         processor.handleInitialState(shown_key, state, times)
 
-    def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
+    def _handle_timers(self, processor: Any, batch: SparkMicroBatch, times: TimerValues) -> None:
         """Call the processor for expired timers. Timers set in these calls fire in a later micro-batch."""
         for timestamp, key in self._due(batch):
             self.backend.set_current_key(key)
@@ -220,7 +220,7 @@ class StatefulProcessorOperator(KeyedOperator):
         keys = zip(*[values_of(rows.keys.column(name)) for name in key])
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
-    def _due(self, batch: MicroBatch) -> list[tuple[int, Any]]:
+    def _due(self, batch: SparkMicroBatch) -> list[tuple[int, Any]]:
         """Return the expired timers (timestamp, key) in time order. The caller deletes them."""
         mode = self.settings.time_mode
         if mode == "none":

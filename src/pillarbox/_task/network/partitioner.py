@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.captured import Captured
-from pillarbox._operators.frame.keying import KeyGroupRouter, Keying
+from pillarbox._operators.frame.keying import Keying, KeyingRouter
 from pillarbox._operators.frame.user_code import raise_at_record
 
 
@@ -76,11 +76,11 @@ class KeyGroupPartitioner(Partitioner):
         self.label: str = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        return _KeyGroupSelector(KeyGroupRouter(self.keying, targets, max_parallelism), targets)
+        return _KeyGroupSelector(KeyingRouter(self.keying, targets, max_parallelism), targets)
 
 
 class _KeyGroupSelector(ChannelSelector):
-    def __init__(self, router: KeyGroupRouter, targets: int) -> None:
+    def __init__(self, router: KeyingRouter, targets: int) -> None:
         super().__init__(targets)
         self._router = router
 

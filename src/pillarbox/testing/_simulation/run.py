@@ -47,7 +47,7 @@ class Compiled(NamedTuple):
     vertices: dict[str, int | None]
 
 
-class Programs:
+class SimulatedPrograms:
     """A program, compiled once for each parallelism."""
 
     def __init__(self, program: SimulatedProgram) -> None:
@@ -66,7 +66,7 @@ class Programs:
         return Compiled(*program_of(build, parallelism, max_parallelism=MAX_PARALLELISM, savepoint=savepoint))
 
 
-class Run:
+class SimulatedRun:
     """Runs a program with and without faults, on the same input.
 
     Args:
@@ -77,7 +77,7 @@ class Run:
 
     def __init__(
         self,
-        programs: Programs,
+        programs: SimulatedPrograms,
         seed: str,
         *,
         faults: Collection[str] | None = None,
@@ -202,7 +202,9 @@ def _differences(prefix: str, actual: Mapping[Any, Any], expected: Mapping[Any, 
 
 
 class _FaultyRun:
-    def __init__(self, run: Run, rates: ClusterFaultRates, turns: Turns, clock: ManualProcessingTimeService) -> None:
+    def __init__(
+        self, run: SimulatedRun, rates: ClusterFaultRates, turns: Turns, clock: ManualProcessingTimeService
+    ) -> None:
         self._run = run
         self._rng = run.rng
         self._rates = rates

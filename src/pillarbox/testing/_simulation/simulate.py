@@ -13,7 +13,7 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.testing._program_harness import Build
 from pillarbox.testing._simulation.cluster import FAULTS
 from pillarbox.testing._simulation.program import SimulatedProgram
-from pillarbox.testing._simulation.run import MAX_PARALLELISM, Programs, Run, SimulatedRunMismatch
+from pillarbox.testing._simulation.run import MAX_PARALLELISM, SimulatedPrograms, SimulatedRun, SimulatedRunMismatch
 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
@@ -124,7 +124,7 @@ def simulate(
         tail=() if time_passes is None else (passes // 2, passes - passes // 2),
         oracle=oracle,
     )
-    programs = Programs(program)
+    programs = SimulatedPrograms(program)
     compiled = programs.at(levels[0])
     if records.keys() != compiled.vertices.keys():
         raise ProgramError(
@@ -170,16 +170,22 @@ def _column(name: str) -> Callable[[Any], Any]:
     return lambda record: record[name]
 
 
-def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> SimulatedRunMismatch | None:
+def _failure(
+    programs: SimulatedPrograms, seed: int, inputs: Records, faults: Collection[str]
+) -> SimulatedRunMismatch | None:
     try:
-        Run(programs, str(seed), faults=faults, inputs=inputs).verify()
+        SimulatedRun(programs, str(seed), faults=faults, inputs=inputs).verify()
     except SimulatedRunMismatch as error:
         return error
     return None
 
 
 def _explained(
-    programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: SimulatedRunMismatch
+    programs: SimulatedPrograms,
+    seed: int,
+    records: dict[str, list[Any]],
+    faults: tuple[str, ...],
+    failure: SimulatedRunMismatch,
 ) -> SimulationError:
     shrinker = _Shrinker(programs, seed, records, faults, failure)
     shrinker.shrink()
@@ -203,7 +209,7 @@ class _Shrinker:
 
     def __init__(
         self,
-        programs: Programs,
+        programs: SimulatedPrograms,
         seed: int,
         inputs: dict[str, list[Any]],
         faults: tuple[str, ...],

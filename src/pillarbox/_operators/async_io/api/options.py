@@ -12,6 +12,7 @@ from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_strategy
 from pillarbox._operators.budgets.budget import Budget, BudgetLimits
+from pillarbox._operators.functions.basic import check_interface_plain, check_plain
 from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
@@ -94,6 +95,9 @@ class AsyncOperatorOptions:
             self.refuse("budgets", "a list of Budget objects")
         if len({budget.name for budget in self.budgets}) < len(self.budgets):
             self.refuse("budgets", "a list of budgets with different names")
+        for budget in self.budgets:
+            for option in ("unit_cost", "estimate"):
+                check_plain(getattr(budget, option), option, asked_by=f"Budget({budget.name!r}, {option}=...)")
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         raise ProgramError(f"{self.caller}: {name}= must be {expected}, not {shorten(getattr(self, name))}")
@@ -146,6 +150,8 @@ class AsyncOptions(AsyncOperatorOptions):
             self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         # Reading the properties raises their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
+        if isinstance(self.retry, AsyncRetryStrategy):
+            check_interface_plain(self.retry, AsyncRetryStrategy, asked_by=f"{self.caller}: retry=")
 
     @property
     def caller(self) -> str:

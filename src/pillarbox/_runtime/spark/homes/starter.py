@@ -42,7 +42,7 @@ from pillarbox._runtime.spark.homes.starter_clients import (
     Client,
     ClientHoldThread,
     EndingClient,
-    HomeClient,
+    StarterHomeClient,
     readable,
     send,
 )
@@ -83,7 +83,7 @@ class _Starter:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, Client] = {}
         self._table = HomeTable(time.monotonic, self._end_home)
-        self._channels: dict[int, HomeClient] = {}
+        self._channels: dict[int, StarterHomeClient] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
         # Workers that hold tasks, by run.
@@ -326,7 +326,7 @@ class _Starter:
         )
         with sockets.listen(name) as listening:
             pid = self._fork(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
-            self._watch_channel(HomeClient(name), pid)
+            self._watch_channel(StarterHomeClient(name), pid)
         return HomeEntry(OsProcess.of(pid), name, request.run, request.query, request.secret)
 
     def _fork(self, facts: HomeDescription, listening: socket.socket) -> int:
@@ -363,7 +363,7 @@ class _Starter:
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
-                channel = HomeClient(name)
+                channel = StarterHomeClient(name)
             except (OSError, ChannelLostError):
                 sockets.remove(name)
                 continue
@@ -382,17 +382,17 @@ class _Starter:
             channel.close()
             sockets.remove(name)
 
-    def _adopt(self, channel: HomeClient, facts: HomeDescription) -> None:
+    def _adopt(self, channel: StarterHomeClient, facts: HomeDescription) -> None:
         home = HomeEntry(OsProcess.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
         self._table.adopt(home, facts.since)
         self._table.record_visits(home, facts.epoch, facts.unused)
         self._watch_channel(channel, facts.pid)
 
-    def _watch_channel(self, channel: HomeClient, pid: int) -> None:
+    def _watch_channel(self, channel: StarterHomeClient, pid: int) -> None:
         self._channels[pid] = channel
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive_facts(channel, pid))
 
-    def _receive_facts(self, channel: HomeClient, pid: int) -> None:
+    def _receive_facts(self, channel: StarterHomeClient, pid: int) -> None:
         home = self._table.homes.get(pid)
         if home is None or self._channels.get(pid) is not channel:
             return
@@ -404,7 +404,7 @@ class _Starter:
         else:
             self._table.record_visits(home, facts.epoch, facts.unused)
 
-    def _forget_channel(self, channel: HomeClient) -> None:
+    def _forget_channel(self, channel: StarterHomeClient) -> None:
         self._selector.unregister(channel)
         channel.close()
 

@@ -82,7 +82,7 @@ def send(connected: socket.socket, answer: dict[str, Any]) -> None:
         connected.sendall(json.dumps(answer).encode() + b"\n")
 
 
-class HomeClient:
+class StarterHomeClient:
     """The starter's connection to a home."""
 
     def __init__(self, name: str) -> None:
@@ -111,7 +111,7 @@ class HomeClient:
         self._channel.close()
 
 
-def readable(channels: list[HomeClient], within: float) -> list[HomeClient]:
+def readable(channels: list[StarterHomeClient], within: float) -> list[StarterHomeClient]:
     """Wait up to ``within`` seconds, and return the channels whose home has answered."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:

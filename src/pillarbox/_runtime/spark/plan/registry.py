@@ -42,7 +42,7 @@ _programs: WeakValueDictionary[str, RegisteredProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
-class ProgramSummary:
+class RegistrySummary:
     """A program's properties that are needed to start a query, without its functions and DataFrames.
 
     Attributes:
@@ -61,8 +61,8 @@ class ProgramSummary:
     plan: Plan | None = None
 
     @staticmethod
-    def of(program: Program) -> ProgramSummary:
-        return ProgramSummary(
+    def of(program: Program) -> RegistrySummary:
+        return RegistrySummary(
             ProgramDescription.of(program),
             program.uses_processing_time,
             program.auto_rescale,
@@ -95,7 +95,7 @@ class RegisteredProgram:
     layout: Layout
     sets_parallelism: bool
     sets_max_parallelism: bool
-    summary: ProgramSummary
+    summary: RegistrySummary
     secret: str = ""
     registered: RegisteredProgram | None = None
 
@@ -103,7 +103,7 @@ class RegisteredProgram:
     def of(program: Program, secret: str = "") -> RegisteredProgram:
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
-        return RegisteredProgram(program.id, parallelism, program.layout, *sets, ProgramSummary.of(program), secret)
+        return RegisteredProgram(program.id, parallelism, program.layout, *sets, RegistrySummary.of(program), secret)
 
 
 def vertex_with(

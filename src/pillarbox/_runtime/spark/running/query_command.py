@@ -23,7 +23,7 @@ from pillarbox._runtime.spark.running.requests import (
     TAKEN,
     WITHDRAWN,
     QueryRequest,
-    RequestedState,
+    QueryStateRequest,
     RequestLog,
     Requests,
     RequestStatus,
@@ -55,7 +55,7 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
         notify("waiting for an earlier command that requested it")
         command.wait_for(lines.desired)
     else:
-        command.ask(RequestedState(0, STOPPED))
+        command.ask(QueryStateRequest(0, STOPPED))
 
 
 def request_savepoint(
@@ -154,19 +154,19 @@ class QueryCommand:
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
-    def is_pending(self, lines: RequestLog, wish: RequestedState | QueryRequest) -> bool:
+    def is_pending(self, lines: RequestLog, wish: QueryStateRequest | QueryRequest) -> bool:
         lasts = {OPEN: 0.0, TAKEN: self._finishing(wish)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
-    def _finishing(self, wish: RequestedState | QueryRequest) -> float:
-        return _INTERRUPTING if isinstance(wish, RequestedState) else max(self._timeout, _FINISHING)
+    def _finishing(self, wish: QueryStateRequest | QueryRequest) -> float:
+        return _INTERRUPTING if isinstance(wish, QueryStateRequest) else max(self._timeout, _FINISHING)
 
-    def ask(self, wish: RequestedState | QueryRequest) -> None:
+    def ask(self, wish: QueryStateRequest | QueryRequest) -> None:
         self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
-    def wait_for(self, wish: RequestedState | QueryRequest) -> None:
-        current: RequestedState | QueryRequest | None = wish
+    def wait_for(self, wish: QueryStateRequest | QueryRequest) -> None:
+        current: QueryStateRequest | QueryRequest | None = wish
         try:
             while (current := self._look(wish)) is not None:
                 wish = current
@@ -176,7 +176,7 @@ class QueryCommand:
                 self._withdraw(wish)  # because the command no longer waits
             raise
 
-    def _look(self, wish: RequestedState | QueryRequest) -> RequestedState | QueryRequest | None:
+    def _look(self, wish: QueryStateRequest | QueryRequest) -> QueryStateRequest | QueryRequest | None:
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:
@@ -229,28 +229,28 @@ class QueryCommand:
             self._dead_driver = dead_driver(self._spark, self._checkpoint)
         return self._dead_driver is not None
 
-    def _write(self, wish: RequestedState | QueryRequest) -> RequestedState | QueryRequest:
+    def _write(self, wish: QueryStateRequest | QueryRequest) -> QueryStateRequest | QueryRequest:
         self._is_withdrawn = False
         until = int(self._deadline * 1000)
-        if isinstance(wish, RequestedState):
+        if isinstance(wish, QueryStateRequest):
             lines = self._folder.lines()
-            wish = RequestedState(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
+            wish = QueryStateRequest(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
         else:
             wish = replace(wish, request=uuid.uuid4().hex, until=until)
         self._folder.write(wish)
         return wish
 
-    def _withdraw(self, wish: RequestedState | QueryRequest) -> None:
+    def _withdraw(self, wish: QueryStateRequest | QueryRequest) -> None:
         self._is_withdrawn = True
         withdrawal = (
-            RequestedState(wish.desired + 1, RUNNING)
-            if isinstance(wish, RequestedState)
+            QueryStateRequest(wish.desired + 1, RUNNING)
+            if isinstance(wish, QueryStateRequest)
             else RequestStatus(wish.request, WITHDRAWN)
         )
         self._folder.write(withdrawal)
 
-    def _outcome(self, wish: RequestedState | QueryRequest) -> str:
-        if isinstance(wish, RequestedState):
+    def _outcome(self, wish: QueryStateRequest | QueryRequest) -> str:
+        if isinstance(wish, QueryStateRequest):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
             return f"If {wish.directory}/recording.json exists, the recording is complete; if not, try again"

@@ -25,7 +25,7 @@ from pillarbox._runtime.spark.running.requests import (
     TAKEN,
     ObservedState,
     QueryRequest,
-    RequestedState,
+    QueryStateRequest,
     RequestLog,
     Requests,
     RequestStatus,
@@ -98,7 +98,7 @@ class RequestWatch:
 
     def _observe_start(self, lines: RequestLog) -> None:
         now = self._clock() * 1000
-        ignored: list[RequestedState | QueryRequest] = []
+        ignored: list[QueryStateRequest | QueryRequest] = []
         if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
             if lines.is_to_stop and lines.desired.until > now:
                 ignored.append(lines.desired)
@@ -117,22 +117,22 @@ class RequestWatch:
                 *(self._name, wish),
             )
 
-    def _open_wish(self, lines: RequestLog) -> RequestedState | QueryRequest | None:
+    def _open_wish(self, lines: RequestLog) -> QueryStateRequest | QueryRequest | None:
         now = self._clock() * 1000
-        wishes: list[RequestedState | QueryRequest] = [lines.desired] if lines.is_to_stop else []
+        wishes: list[QueryStateRequest | QueryRequest] = [lines.desired] if lines.is_to_stop else []
         wishes += [request for request in lines.requests if lines.outcome(request).status == OPEN]
         return next((wish for wish in wishes if wish.until > now), None)
 
-    def _carry_out(self, wish: RequestedState | QueryRequest) -> None:
+    def _carry_out(self, wish: QueryStateRequest | QueryRequest) -> None:
         with self._started.held():
             try:
-                self._stop(wish) if isinstance(wish, RequestedState) else self._answer(wish)
+                self._stop(wish) if isinstance(wish, QueryStateRequest) else self._answer(wish)
             except Exception as failure:
                 _log.exception(
                     "query %s: the request %s could not be answered: %s", self._name, wish, describe(failure)
                 )
 
-    def _stop(self, desired: RequestedState) -> None:
+    def _stop(self, desired: QueryStateRequest) -> None:
         self._requests.write(ObservedState(desired.desired, STOPPING))
         newest = self._requests.lines().desired
         if newest.state != STOPPED:

@@ -2,7 +2,7 @@
 
 Each file is one JSON object in one line, and is never changed or removed.
 
-To stop a query, a command writes the :class:`RequestedState`, and the driver writes the :class:`ObservedState`; the
+To stop a query, a command writes the :class:`QueryStateRequest`, and the driver writes the :class:`ObservedState`; the
 highest generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver
 writes a :class:`RequestStatus` for each step.
 
@@ -32,7 +32,7 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 
 @dataclass(frozen=True)
-class RequestedState:
+class QueryStateRequest:
     """The state that a command requests for a query.
 
     Attributes:
@@ -108,8 +108,8 @@ class RequestLog:
     """All lines in a folder of requests that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
-        self.desired: RequestedState = max(
-            _all(RequestedState, lines), key=lambda line: line.desired, default=RequestedState(0, RUNNING)
+        self.desired: QueryStateRequest = max(
+            _all(QueryStateRequest, lines), key=lambda line: line.desired, default=QueryStateRequest(0, RUNNING)
         )
         order = (STOPPING, STOPPED, RUNNING)
         self._observed = [line for line in _all(ObservedState, lines) if line.state in order]
@@ -123,10 +123,10 @@ class RequestLog:
     def is_to_stop(self) -> bool:
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
-    def outcome(self, wish: RequestedState | QueryRequest) -> RequestOutcome:
-        return self._of_desired(wish) if isinstance(wish, RequestedState) else self._of_request(wish)
+    def outcome(self, wish: QueryStateRequest | QueryRequest) -> RequestOutcome:
+        return self._of_desired(wish) if isinstance(wish, QueryStateRequest) else self._of_request(wish)
 
-    def _of_desired(self, wish: RequestedState) -> RequestOutcome:
+    def _of_desired(self, wish: QueryStateRequest) -> RequestOutcome:
         if any(line.state == STOPPED and line.observed >= wish.desired for line in self._observed):
             return RequestOutcome(DONE)
         states = {line.state: line.error for line in self._observed if line.observed == wish.desired}
@@ -165,7 +165,7 @@ class Requests:
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
-    def write(self, line: RequestedState | ObservedState | QueryRequest | RequestStatus) -> None:
+    def write(self, line: QueryStateRequest | ObservedState | QueryRequest | RequestStatus) -> None:
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:

@@ -157,7 +157,7 @@ class _Starter:
             self._layouts,
             other_python=self._other_python,
         )
-        with needed, session_settings(self._spark, {RUN: self._run_id, **self._drain}):
+        with needed, session_settings(self._spark, {**run_setting(self._start, self._run_id), **self._drain}):
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -223,6 +223,12 @@ def _layouts_in_state(
         numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
         layouts.append(Layout(*numbers, CODES))
     return layouts
+
+
+def run_setting(start: WriterStart, run_id: str) -> dict[str, str]:
+    # Without ``passes_settings``, only epochs during the start might see the run's id, and these could be another
+    # query's. Homes are then identified by their plan's secret alone.
+    return {RUN: run_id} if start.passes_settings else {}
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[RegisteredProgram], layouts: Sequence[Layout]) -> None:

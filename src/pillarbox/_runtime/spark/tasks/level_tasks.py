@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._elements import Buffer
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._reports.failure import FailedAttempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
@@ -66,7 +66,7 @@ class LevelTasks:
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)
             task.versions = dict(packages_here()) if is_new else None
             task.executor, task.fallback = facts.executor, facts.fallback
-            task.chain.set_micro_batch(MicroBatch(facts.batch, facts.time, facts.watermark))
+            task.chain.set_micro_batch(SparkMicroBatch(facts.batch, facts.time, facts.watermark))
             try:
                 yield from task.run_epoch(buffers, chunks, facts.time, last=facts.is_last)
                 wakes_up = task.next_wake_up

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
-from pillarbox._operators.frame.spark_time import MicroBatch
+from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
@@ -51,7 +51,7 @@ class BatchTaskHost:
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask), short_lived(shipped.load(), subtask) as task:
             task.restore(None)
-            task.chain.set_micro_batch(MicroBatch(None, time.time_ns() // 1_000_000, -1))
+            task.chain.set_micro_batch(SparkMicroBatch(None, time.time_ns() // 1_000_000, -1))
             for buffers in task.run_epoch(arrived, None):
                 yield buffers
                 if task.is_satisfied:
