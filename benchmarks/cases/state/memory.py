@@ -2,16 +2,17 @@
 """The memory of Spark's Python workers, which must not grow with the rows of a micro-batch.
 
 A keyed program emits a row for each input row (a key, a time and 100 characters). It processes one micro-batch of
-500,000 rows and, in another Spark, one of 5,000,000 rows. A small micro-batch with all keys first makes the workers
+2,000,000 rows and, in another Spark, one of 10,000,000 rows. A small micro-batch with all keys first makes the workers
 import modules and fill the state. A worker's growth is its later maximum (``VmHWM``) minus its memory after this
-micro-batch (``VmRSS``): buffers of input and output. These are bounded: an output queue of 4 MiB, Arrow batches of 8
-MiB. The rows themselves take hundreds of MiB.
+micro-batch (``VmRSS``): buffers of input and output. These are bounded: an output queue of 4 MiB, and Arrow batches of
+40 MiB, which PySpark holds as Arrow, as objects and as pandas. The rows themselves take hundreds of MiB to a task.
 
 With ``--async``, the program instead sends a request for each row, 200 at a time, to a service that takes 2 ms. The
-number of requests bounds the rows in memory, and the input's Arrow batch bounds the output.
+number of requests bounds the rows in memory, and the input's Arrow batch bounds the output. Its micro-batches have
+500,000 and 2,000,000 rows.
 
-Requires Linux, because it reads /proc. In the last line, ``ratio`` is the largest growth of a worker at 5,000,000 rows
-divided by the growth at 500,000 (without bounds, it would be 10).
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the largest growth of a worker in the large
+micro-batch divided by its growth in the small one (without bounds, it would be 5, with ``--async`` 4).
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class Memory(SparkSide):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--few", type=int, default=500_000, help="rows of the small micro-batch")
-    parser.add_argument("--many", type=int, help="rows of the large one (default 5,000,000; 2,000,000 with --async)")
+    parser.add_argument("--few", type=int, help="rows of the small micro-batch (2,000,000; 500,000 with --async)")
+    parser.add_argument("--many", type=int, help="rows of the large one (10,000,000; 2,000,000 with --async)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="ask a service about each row")
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=100, help="characters in a row's text")
@@ -108,7 +109,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    few, many = arguments.few, arguments.many or (2_000_000 if arguments.asynchronous else 5_000_000)
+    few, many = (500_000, 2_000_000) if arguments.asynchronous else (2_000_000, 10_000_000)
+    few, many = arguments.few or few, arguments.many or many
     workers: dict[str, dict[str, Any]] = {}
     for rows in (few, many):
         path = directory / str(rows)
