@@ -58,6 +58,7 @@ class TimerQueue:
         "_latest_alone",
         "_loaded",
         "_run",
+        "_swept_next",
         "overtaken",
         "size",
     )
@@ -83,6 +84,7 @@ class TimerQueue:
         self._epoch = 0
         self._latest_alone: list[int] = []
         self._alone: set[int] = set()
+        self._swept_next = _SWEPT
         self.overtaken: bool = False
         self.size: int = 0
 
@@ -160,7 +162,11 @@ class TimerQueue:
         self.overtaken = False
         if self._begun and self._begun[-1][0] == timestamp:
             return self._begun[-1][1]
+        if len(self._latest_alone) > self._swept_next:
+            self._sweep_alone()
         bucket = self._buckets.pop(timestamp, _MISSING)
+        if type(bucket) is not dict and bucket is not _MISSING and (self._head is None or self._head[0] != timestamp):
+            return iter((bucket,))  # mostly, and nothing of it can remain
         owners: list[Any] = []
         while self._head is not None and self._head[0] == timestamp:
             owners.append(self._head[1])
@@ -178,7 +184,6 @@ class TimerQueue:
             owners = in_order(owners)
         rest = iter(owners + added)
         self._begun.append((timestamp, rest))
-        self._sweep_alone()
         return rest
 
     def end_epoch(self) -> None:
@@ -196,11 +201,10 @@ class TimerQueue:
 
     def _sweep_alone(self) -> None:
         """Free the timestamps of fired and deleted timers, because an epoch may set any number of timers."""
-        count = len(self._latest_alone) + len(self._alone)
-        if count > _SWEPT and count > _SHARE * len(self._buckets):
-            self._alone.update(self._latest_alone)
-            self._alone.intersection_update(self._buckets)
-            self._latest_alone.clear()
+        self._alone.update(self._latest_alone)
+        self._alone.intersection_update(self._buckets)
+        self._latest_alone.clear()
+        self._swept_next = max(_SWEPT, _SHARE * len(self._buckets))
 
     def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
         """Add restored timers to a queue to which nothing else has been done."""

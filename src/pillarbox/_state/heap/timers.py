@@ -107,7 +107,7 @@ class HeapTimers:
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
-        row = self.row_for(namespace)
+        row = self._table.row if namespace is VOID_NAMESPACE else self._table.row_in(namespace)
         if self._forget(row, timestamp):
             self._dequeue(timestamp, row[1])
 
