@@ -19,7 +19,7 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.streams.results import DataStreamSink
 from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
 from pillarbox._datastream.windows.windowed_stream import WindowedStream
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import (
     BudgetExceededError,
     CheckpointMismatchError,

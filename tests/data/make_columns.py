@@ -26,7 +26,7 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT

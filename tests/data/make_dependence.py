@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from pillarbox import StreamExecutionEnvironment, Types, WatermarkStrategy
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT

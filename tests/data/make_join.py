@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from pillarbox import StreamExecutionEnvironment, Types, WatermarkStrategy
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT

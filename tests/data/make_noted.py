@@ -23,7 +23,7 @@ from pillarbox import (
     count_,
     sum_,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT

@@ -23,7 +23,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT
 from pillarbox._state.log import large_collections, limits

@@ -14,7 +14,7 @@ from examples.flights.job import build
 from examples.flights.oracle import canonical, expected, milestones
 from examples.flights.second_version import build_second
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from tests.examples.test_flights import first
 
 DAYS, EVERY = 20, 60

@@ -12,7 +12,7 @@ from pillarbox import (
     ProgramError,
     StreamExecutionEnvironment,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._graph.description import compare, describe_programs
 from pillarbox._task.network.partitioner import ForwardPartitioner, RescalePartitioner
 from tests.graph.test_program import Keyed, compiled, environment, key, shape

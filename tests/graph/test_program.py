@@ -17,7 +17,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._elements import channel_code, edge_of_channel
+from pillarbox._elements.buffers import channel_code, edge_of_channel
 from pillarbox._graph.targets import spark_hash, subtask_codes, value_of_hash
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._task.vertex import edge_id

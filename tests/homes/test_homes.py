@@ -18,7 +18,7 @@ import pytest
 from pyspark import TaskContext
 
 from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
-from pillarbox._elements import Buffer, decode
+from pillarbox._elements.buffers import Buffer, decode
 from pillarbox._runtime.spark.homes import relay
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError

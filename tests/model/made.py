@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._elements import TaskReport, text_of_report
+from pillarbox._elements.task_report import TaskReport, text_of_report
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pillarbox_tools.model.calls import BudgetUse, KeyedCalls, counters_of
+from pillarbox_tools.model.call_counters import BudgetUse, KeyedCalls, counters_of
 from tests.model.made import keyed, model, progress
 
 

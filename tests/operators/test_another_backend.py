@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueState, ValueStateDescriptor
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator

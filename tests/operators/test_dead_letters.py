@@ -48,7 +48,7 @@ from pillarbox import (
     WatermarkStrategy,
     count_,
 )
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import ConfigurationError
 from pillarbox._operators.dead_letters.dead_letter import sort_out
 from pillarbox.testing import ProgramTestHarness, harness_for

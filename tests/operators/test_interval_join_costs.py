@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.frame.keying import Keying

@@ -28,7 +28,8 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from pillarbox._elements import ArrowRecords, Records, Watermark
+from pillarbox._elements.elements import Watermark
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import KeyTypeError
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorDiscard

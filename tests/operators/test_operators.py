@@ -18,7 +18,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._copies import Copier
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorDiscard, OperatorFanout

@@ -15,7 +15,8 @@ from pillarbox import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness

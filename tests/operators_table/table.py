@@ -26,7 +26,7 @@ from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
 from pillarbox.testing._tws_tester import _TestedOperator
-from pillarbox_tools.replay.calls import UnansweredCallOperator
+from pillarbox_tools.replay.refused_calls import UnansweredCallOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
 from tests.operators_table.entry import Entry

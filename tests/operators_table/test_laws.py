@@ -10,7 +10,7 @@ import pytest
 from pyspark.cloudpickle import dumps
 
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH

@@ -15,7 +15,8 @@ from pyspark import TaskContext
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._elements import TaskReport, decode, report_of_text
+from pillarbox._elements.buffers import decode
+from pillarbox._elements.task_report import TaskReport, report_of_text
 from pillarbox._graph.targets import output_target, spark_hash
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship

@@ -14,7 +14,7 @@ from pillarbox import (
     TaskReport,
     metrics,
 )
-from pillarbox._elements import text_of_report
+from pillarbox._elements.task_report import text_of_report
 from pillarbox._reports.operator_report import by_operator
 from tests.model.made import observed_as
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox import ProgramError
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._reports.failure import FailedAttempt, Failure
 from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox_tools.recording.recorded import chunks_of
+from pillarbox_tools.recording.recorded_task import chunks_of
 from pillarbox_tools.recording.recording import RecordingMetadata, input_of, read_recording, write_recording
 from pillarbox_tools.replay.replay import replay
 

@@ -6,7 +6,10 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._elements import Barrier, Buffer, Records, TaskReport, channel_code, decode, encode
+from pillarbox._elements.buffers import Buffer, channel_code, decode, encode
+from pillarbox._elements.elements import Barrier
+from pillarbox._elements.records import Records
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._graph.targets import output_target
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator

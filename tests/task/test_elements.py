@@ -12,18 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox._elements import (
-    ArrowRecords,
-    Barrier,
-    EndOfData,
-    Records,
-    TaskReport,
-    Watermark,
-    WatermarkStatus,
-    decode,
-    dumps,
-    encode,
-)
+from pillarbox._elements.buffers import decode, dumps, encode
+from pillarbox._elements.elements import Barrier, EndOfData, Watermark, WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import ExchangeError, OperatorError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

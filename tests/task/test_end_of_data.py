@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from pillarbox._elements import Barrier, Buffer, Element, EndOfData, Records, Watermark, encode
+from pillarbox._elements.buffers import Buffer, encode
+from pillarbox._elements.elements import Barrier, Element, EndOfData, Watermark
+from pillarbox._elements.records import Records
 from pillarbox._errors import ExchangeError
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator

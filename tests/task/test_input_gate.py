@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, channel_code, encode
+from pillarbox._elements.buffers import Buffer, channel_code, encode
+from pillarbox._elements.elements import Barrier, EndOfData, Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._errors import ExchangeError
 from pillarbox._task.network import spool
 from pillarbox._task.network.input_gate import InputGate

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._task.network import key_sorter, sorted_records
 from pillarbox._task.network.key_sorter import KeySorter

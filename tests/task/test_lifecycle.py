@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import TaskCanceledError, TaskStateError
 from pillarbox._operators.functions.basic import MapFunction
 from pillarbox._operators.stateless.map import MapOperator

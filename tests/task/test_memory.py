@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, OperatorError
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state.chunks.store import MemoryChunkStore

@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
-from pillarbox._elements import Barrier, EndOfData, Records, Watermark, WatermarkStatus, channel_code
+from pillarbox._elements.buffers import channel_code
+from pillarbox._elements.elements import Barrier, EndOfData, Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._errors import (
     CheckpointMismatchError,
     ExchangeError,

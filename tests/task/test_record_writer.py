@@ -9,16 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox._elements import (
-    ArrowRecords,
-    Barrier,
-    EndOfData,
-    Records,
-    Watermark,
-    WatermarkStatus,
-    channel_code,
-    decode,
-)
+from pillarbox._elements.buffers import channel_code, decode
+from pillarbox._elements.elements import Barrier, EndOfData, Watermark, WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.keys.key_groups import subtask_of_key

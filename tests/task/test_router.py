@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import KeyTypeError, OperatorError
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying, KeyingRouter
 from pillarbox._rows import rows_from_arrow
 from pillarbox.testing import row

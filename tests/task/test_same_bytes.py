@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._elements import ArrowRecords, Buffer, Records, WatermarkStatus, decode
+from pillarbox._elements.buffers import Buffer, decode
+from pillarbox._elements.elements import WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship

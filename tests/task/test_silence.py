@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, channel_code, encode
+from pillarbox._elements.buffers import Buffer, channel_code, encode
+from pillarbox._elements.elements import Barrier, Element, Watermark
+from pillarbox._elements.records import Records
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.vertex import InputEdge
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP

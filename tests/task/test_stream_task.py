@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from pillarbox._elements import Barrier, EndOfData, Records, Watermark
+from pillarbox._elements.elements import Barrier, EndOfData, Watermark
+from pillarbox._elements.records import Records
 from pillarbox._errors import TaskCanceledError
 from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.network import record_writer

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import TaskReport, text_of_report
+from pillarbox._elements.task_report import TaskReport, text_of_report
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Snapshot, SnapshotRun

@@ -43,7 +43,7 @@ from benchmarks.peers.counts import CountWithTimer
 from benchmarks.report.charts import draw_lines
 from benchmarks.report.words import page, paragraph, times
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.store import MemoryChunkStore
 

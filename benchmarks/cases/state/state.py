@@ -37,7 +37,7 @@ from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.peers.counts import CountWithTimer
 from benchmarks.report.words import paragraph, times
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._runtime.local import LocalJob
 
 LOAD = 100_000

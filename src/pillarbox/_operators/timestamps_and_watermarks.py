@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten_record
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOperator

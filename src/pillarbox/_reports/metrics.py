@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, overload
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._reports.operator_report import OperatorReports, by_operator
 from pillarbox._reports.progress import tasks_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pillarbox._elements import TaskReport, metrics_repr
+from pillarbox._elements.task_report import TaskReport, metrics_repr
 
 # Aggregated by maximum, not by sum.
 LARGEST_COUNTERS = (

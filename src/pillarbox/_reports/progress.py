@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from pillarbox._elements import TaskReport, report_of_text
+from pillarbox._elements.task_report import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
 # Earlier versions did not write an id.

@@ -14,7 +14,9 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import pyarrow as pa
 
 from pillarbox._copies import Copier, copier_of
-from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
+from pillarbox._elements.buffers import Buffer, decode
+from pillarbox._elements.records import ArrowRecords, Records
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph.budgets import budgets_of
 from pillarbox._graph.program import Program

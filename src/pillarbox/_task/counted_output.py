@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.operator import Input
 from pillarbox._task.vertex import ChainNode
 

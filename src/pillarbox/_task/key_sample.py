@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 

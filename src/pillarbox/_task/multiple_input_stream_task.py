@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
+from pillarbox._elements.buffers import Buffer
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import OperatorError, causes_of, place_of_task, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.chunks.store import ChunkStore

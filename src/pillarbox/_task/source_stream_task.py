@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pillarbox._elements import Buffer, Records
+from pillarbox._elements.buffers import Buffer
+from pillarbox._elements.records import Records
 from pillarbox._task.lifecycle import EpochPhase, TaskEvent
 from pillarbox._task.network.task_input import DataInputStatus
 from pillarbox._task.stream_task import StreamTask

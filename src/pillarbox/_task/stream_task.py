@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pillarbox._copies import COPY_MS
-from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
+from pillarbox._elements.buffers import Buffer, channel_code
+from pillarbox._elements.elements import Barrier, EndOfData
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import PillarboxError, TaskCanceledError, place_of_task
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from itertools import count, islice
 
-from pillarbox._elements import channel_code
+from pillarbox._elements.buffers import channel_code
 from pillarbox._operators.budgets.ledger import LedgerScope
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.frame.shared_resources import SharedResources

@@ -29,7 +29,7 @@ and :func:`simulate` runs a program under many schedules with faults. See docs/t
 
 from typing import Any
 
-from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
 from pillarbox._rows import Row
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._fake_service import FakeRequest, FakeService, TooManyRequestsError

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keying import KeyingRouter
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.internal_timer_service import InternalTimerService

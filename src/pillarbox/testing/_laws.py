@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.functions.basic import Function
 from pillarbox._rows import Row
 from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from pillarbox._copies import CannotCopyError, Copier, copied
-from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.budgets.ledger import LedgerScope, LocalLedger

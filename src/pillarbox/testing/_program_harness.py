@@ -12,7 +12,7 @@ from typing import Any
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.description import describe_programs
 from pillarbox._graph.program import Program

@@ -89,7 +89,7 @@ def savepoint(console: Console, inspection: dict[str, Any]) -> None:
             "windows": operator["namespaces"],
             "timers": operator["timers"],
             "watermark": time(operator["watermark"]),
-            "size": ShownBytes(operator["bytes"]),
+            "size": BytesCell(operator["bytes"]),
             "states": "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
         }
         for operator in inspection["operators"]
@@ -111,11 +111,11 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
             "made by": operator["kind"] or "",
             "keys": _keys(operator),
             "windows": operator["namespaces"],
-            "timers": ShownRight("\n".join(timers) or "0"),
+            "timers": RightAligned("\n".join(timers) or "0"),
             "next timer": "\n".join(map(time, operator["next_timers"].values())),
             "watermark": time(operator["watermark"]),
-            "state": ShownBytes(operator["state_bytes"]),
-            "log": ShownBytes(operator["log_bytes"]),
+            "state": BytesCell(operator["state_bytes"]),
+            "log": BytesCell(operator["log_bytes"]),
             "states": states + ("\n(plain data)" if operator["is_plain"] else ""),
         }
         rows.append(row)
@@ -134,12 +134,12 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    return ShownRight("in columns") if operator["by_columns"] else operator["keys"]
+    return RightAligned("in columns") if operator["by_columns"] else operator["keys"]
 
 
 def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = [
-        {"uid": operator["uid"], "key": key, "about": ShownBytes(size)}
+        {"uid": operator["uid"], "key": key, "about": BytesCell(size)}
         for operator in operators
         for key, size in operator["largest"]
     ]
@@ -148,11 +148,11 @@ def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
         _print(console, rows)
 
 
-class ShownRight(str):
+class RightAligned(str):
     """A right-aligned cell."""
 
 
-class ShownBytes(int):
+class BytesCell(int):
     """A number of bytes, shown with a unit."""
 
 
@@ -162,7 +162,7 @@ def _print(
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:
-        is_number = bool(rows) and isinstance(rows[0][name], int | ShownRight)
+        is_number = bool(rows) and isinstance(rows[0][name], int | RightAligned)
         table.add_column(_text(name), justify="right" if is_number else "left", overflow="fold")
     texts = [[_shown(row[name]) for name in columns] for row in rows]
     for cells in texts:
@@ -182,7 +182,7 @@ def _print(
 
 
 def _shown(cell: Any) -> str:
-    return readable(cell) if isinstance(cell, ShownBytes) else f"{cell:,}" if isinstance(cell, int) else str(cell or "")
+    return readable(cell) if isinstance(cell, BytesCell) else f"{cell:,}" if isinstance(cell, int) else str(cell or "")
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -246,7 +246,7 @@ def key(console: Console, history: dict[str, Any]) -> None:
     _lines(console, history["messages"])
     if history["state"]:
         columns = ("state", "value", "changed in")
-        cells = ((state["name"], state["value"], ShownRight(_cell(state["changed"]))) for state in history["state"])
+        cells = ((state["name"], state["value"], RightAligned(_cell(state["changed"]))) for state in history["state"])
         _print(console, [dict(zip(columns, row)) for row in cells])
         if epochs := history["epochs"][:-1]:
             console.print(_text(f"compared with epochs {', '.join(map(str, epochs))}"))
@@ -298,7 +298,7 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
             ),
         ]
         measured = [row for row in rows if row[1] is not None]
-        _print(console, [{"": name, "memory": ShownBytes(size), " ": note} for name, size, note in measured])
+        _print(console, [{"": name, "memory": BytesCell(size), " ": note} for name, size, note in measured])
     total = sum(executor["needed"] + executor["heap"] for executor in executors)
     console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
     _lines(console, [f"{name}={value}" for name, value in report["settings"].items()])

@@ -20,7 +20,7 @@ from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.doctor.rules import wrong
-from pillarbox_tools.model.calls import counters_of
+from pillarbox_tools.model.call_counters import counters_of
 from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of

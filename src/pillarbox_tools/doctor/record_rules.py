@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pillarbox_tools.doctor.query_rules import moments_of
-from pillarbox_tools.model.calls import OUTCOMES, has_requests
+from pillarbox_tools.model.call_counters import OUTCOMES, has_requests
 from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Snapshot, SnapshotMoment
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, WindowFault, fault_in, within

@@ -11,7 +11,7 @@ from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import ExportNames, unique_labels
-from pillarbox_tools.model.calls import BUDGET_COUNTER, budget_name
+from pillarbox_tools.model.call_counters import BUDGET_COUNTER, budget_name
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel

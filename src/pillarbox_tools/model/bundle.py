@@ -20,7 +20,7 @@ from typing import Any
 from pillarbox._copies import COPY_MS
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._json import plain, read
-from pillarbox_tools.model.calls import BUDGET_COUNTER, CALL_COUNTERS, KEYED_COUNTERS
+from pillarbox_tools.model.call_counters import BUDGET_COUNTER, CALL_COUNTERS, KEYED_COUNTERS
 from pillarbox_tools.model.snapshot import FORMAT, Snapshot
 
 _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json", "README.txt"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.model.snapshot import Snapshot, VertexId, by_vertex, vertex_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import sqrt
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.snapshot import SnapshotEpoch, by_vertex, vertex_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.snapshot import SnapshotEpoch, SnapshotExecutor, VertexId, by_vertex, vertex_id
 

@@ -33,7 +33,7 @@ from pillarbox._runtime.spark.session.session_settings import alone, session_set
 from pillarbox._runtime.spark.session.writer import WriterStart
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
-from pillarbox_tools.recording.recorded import RecordedTask, RecordedTaskReceiver
+from pillarbox_tools.recording.recorded_task import RecordedTask, RecordedTaskReceiver
 from pillarbox_tools.recording.recording import Answers, RecordingMetadata, input_of, portions_in, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target

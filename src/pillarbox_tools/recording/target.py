@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox._elements import Buffer, edge_of_channel
+from pillarbox._elements.buffers import Buffer, edge_of_channel
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan, PlanVertex

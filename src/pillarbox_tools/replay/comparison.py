@@ -17,7 +17,8 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pillarbox._elements import Buffer, Records, decode, encode
+from pillarbox._elements.buffers import Buffer, decode, encode
+from pillarbox._elements.records import Records
 from pillarbox._errors import causes_of, describe, shorten, shorten_record
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex

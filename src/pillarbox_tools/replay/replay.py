@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import causes_of, shorten
 from pillarbox._reports.failure import FailedAttempt, Failure
 from pillarbox._runtime.failures import located

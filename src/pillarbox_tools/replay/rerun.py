@@ -7,16 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox._elements import (
-    ArrowRecords,
-    Buffer,
-    Records,
-    channel_code,
-    decode,
-    edge_of_channel,
-    pickled_records,
-    subtask_of_channel,
-)
+from pillarbox._elements.buffers import Buffer, channel_code, decode, edge_of_channel, subtask_of_channel
+from pillarbox._elements.records import ArrowRecords, Records, pickled_records
 from pillarbox._errors import ConfigurationError, OperatorError, describe
 from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.budgets.ledger import LedgerScope
@@ -31,7 +23,7 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 from pillarbox_tools.recording.recording import Recording, portions_in
-from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, replay_calls
+from pillarbox_tools.replay.refused_calls import RefusedCallError, refused_calls, replay_calls
 
 
 class Rerun:

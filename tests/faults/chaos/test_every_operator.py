@@ -16,7 +16,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
 from pillarbox._runtime.spark import runtime
 from pillarbox.testing._tws_tester import _TestedOperator
-from pillarbox_tools.replay.calls import UnansweredCallOperator
+from pillarbox_tools.replay.refused_calls import UnansweredCallOperator
 from tests.faults.parts import columns
 from tests.faults.parts.part import streams_of
 from tests.faults.programs import job, limited_job, second_job

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pillarbox import AsyncFunction
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 
 

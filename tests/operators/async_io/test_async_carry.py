@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pillarbox import AsyncFunction, OutputTag, ProgramError
-from pillarbox._elements import Records, Watermark
+from pillarbox._elements.elements import Watermark
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator

@@ -26,7 +26,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     fallback,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.host import is_coroutine_function

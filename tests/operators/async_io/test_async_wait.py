@@ -25,7 +25,7 @@ from pillarbox import (
     Time,
     ValueStateDescriptor,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.async_io.api.function import AsyncCombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions

@@ -24,7 +24,8 @@ from pillarbox import (
     ProgramError,
     ValueStateDescriptor,
 )
-from pillarbox._elements import Records, Watermark
+from pillarbox._elements.elements import Watermark
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import WAITING
 from pillarbox._state.log import large_collections

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._elements import Watermark
+from pillarbox._elements.elements import Watermark
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import WAITING

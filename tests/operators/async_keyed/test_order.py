@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pillarbox import ProgramError
-from pillarbox._elements import Records, Watermark
+from pillarbox._elements.elements import Watermark
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_keyed import options as options_module
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import StreamRecord

@@ -26,7 +26,6 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     Types,
     WatermarkStrategy,
-    _elements,
     approx_count_distinct_,
     avg_,
     count_,
@@ -35,7 +34,8 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements import records as elements_records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.columnar.accumulators import AverageAccumulator
 from pillarbox._operators.columnar.partials import PartialColumns, Partials
 from pillarbox._operators.columnar.program import columns_of_run
@@ -443,13 +443,13 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
     with env.local_job(out=stream) as columnar:
         (source,) = columnar.program.sources
         sizes: list[int] = []
-        rows_from_arrow = _elements.rows_from_arrow  # type: ignore[attr-defined]
+        rows_from_arrow = elements_records.rows_from_arrow  # type: ignore[attr-defined]
 
         def counted(batch: pa.RecordBatch) -> list[Any]:
             sizes.append(batch.num_rows)
             return rows_from_arrow(batch)
 
-        monkeypatch.setattr(_elements, "rows_from_arrow", counted)
+        monkeypatch.setattr(elements_records, "rows_from_arrow", counted)
         out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
     assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
     assert sizes == [2]  # where the results were read, and nowhere before

@@ -34,7 +34,7 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.columnar import window_operator
 from pillarbox._rows import row_class
 from pillarbox._types.row_encoder import RowEncoder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkRuntimeError
 
 from pillarbox import ProgramError
-from pillarbox._operators.stateful_processor.values import ValueCodec, row_maker, struct_codec
+from pillarbox._operators.stateful_processor.value_codec import ValueCodec, row_maker, struct_codec
 from pillarbox._types.readable import check_no_collation
 from pillarbox._types.schema import resolve_schema
 from tests.operators.stateful_processor.state_values import CASES

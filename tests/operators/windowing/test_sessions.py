@@ -25,7 +25,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from pillarbox._operators.windowing import by_key
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator

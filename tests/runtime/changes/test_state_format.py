@@ -22,7 +22,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._state.chunks.head import META
 
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])

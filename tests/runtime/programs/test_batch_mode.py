@@ -37,7 +37,7 @@ from pillarbox import (
 from pillarbox import (
     TumblingProcessingTimeWindows as ByClock,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._task.network import key_sorter
 from pillarbox.testing import ProgramTestHarness, row
 from tests.support.programs import first, monotonous

@@ -31,7 +31,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._datastream.connected import columnar_joins
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.columnar import sketch
 from pillarbox._operators.columnar.joins import join_keys, join_operator, join_segment, join_side
 from pillarbox._operators.columnar.joins.join_segment import Segment

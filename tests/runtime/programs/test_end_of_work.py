@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pillarbox import TaskReport
-from pillarbox._elements import text_of_report
+from pillarbox._elements.task_report import text_of_report
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.query import QueryEndOfWork
 from tests.model.made import observed, observed_as

@@ -21,7 +21,7 @@ from pillarbox import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from pillarbox._rows import timestamps_ms
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox.testing import ProgramTestHarness, harness_for

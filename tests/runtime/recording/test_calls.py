@@ -20,7 +20,7 @@ from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
-from pillarbox_tools.replay.calls import RefusedCallError, UnansweredCallOperator
+from pillarbox_tools.replay.refused_calls import RefusedCallError, UnansweredCallOperator
 from pillarbox_tools.replay.replay import Replay, replay
 from tests.support.recorded import recorded
 

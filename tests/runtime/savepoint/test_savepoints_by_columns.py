@@ -19,7 +19,8 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox._elements import Records, dumps_by_name
+from pillarbox._elements.buffers import dumps_by_name
+from pillarbox._elements.records import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import META, LogIdentity, write_head
 from pillarbox._state.chunks.store import MemoryChunkStore

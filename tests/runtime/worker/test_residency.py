@@ -101,7 +101,7 @@ def test_they_are_left_alone(run: Any, then: str) -> None:
 
 def test_user_code_that_leaves_in_the_middle_of_an_epoch_leaves(run: Any) -> None:
     then = """
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
 """
     assert run(in_map="os._exit(5)", then=then) == (5, ["open"])

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode, report_of_text
+from pillarbox._elements.buffers import Buffer, encode
+from pillarbox._elements.records import ArrowRecords, Records
+from pillarbox._elements.task_report import TaskReport, report_of_text
 from pillarbox._errors import ExchangeError
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import DataFrameSource

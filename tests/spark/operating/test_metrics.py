@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from pillarbox import TaskReport, metrics
-from pillarbox._elements import report_of_text, text_of_report
+from pillarbox._elements.task_report import report_of_text, text_of_report
 from tests.model.made import observed_as
 
 REPORT = TaskReport(

@@ -21,7 +21,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state.chunks.store import MemoryChunkStore

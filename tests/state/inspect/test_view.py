@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pillarbox import CheckpointMismatchError, Row
-from pillarbox._elements import dumps
+from pillarbox._elements.buffers import dumps
 from pillarbox._state.chunks.head import META, LogIdentity, Mark, write_head
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.descriptors import (

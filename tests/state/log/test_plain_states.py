@@ -28,7 +28,7 @@ from pillarbox import (
     Types,
     WatermarkStrategy,
 )
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._state.chunks.head import META, LogIdentity, read_head
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.descriptors import (

@@ -34,7 +34,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._elements import channel_code
+from pillarbox._elements.buffers import channel_code
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend

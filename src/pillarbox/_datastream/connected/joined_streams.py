@@ -30,8 +30,8 @@ from pillarbox._operators.joins.co_group import CoGroupFlatPairs, CoGroupPairs, 
 from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.functions import WindowFunction
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.contents import ListContents
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._types.schema import SchemaLike
 

@@ -19,7 +19,7 @@ from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
-from pillarbox._operators.stateful_processor.values import struct_codec
+from pillarbox._operators.stateful_processor.value_codec import struct_codec
 from pillarbox._sizes import byte_size
 from pillarbox._types.row_encoder import RowEncoder
 

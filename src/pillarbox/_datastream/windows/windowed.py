@@ -46,7 +46,7 @@ from pillarbox._operators.windowing.api.triggers import (
     Trigger,
     asked_trigger,
 )
-from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.contents import ContentsFold, FoldedContents, ListContents, aggregating, reducing
 from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox._operators.windowing.operator import WindowOperator
@@ -54,6 +54,7 @@ from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._state.descriptors import AggregateFunction
 from pillarbox._time.duration import DurationLike, to_millis
 

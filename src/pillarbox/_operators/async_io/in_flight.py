@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
 
-from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._errors import (
     OperatorError,
     PillarboxError,

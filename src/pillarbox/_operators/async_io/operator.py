@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.request import Event
 from pillarbox._operators.async_io.in_flight import InFlight

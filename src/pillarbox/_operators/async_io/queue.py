@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
 from pillarbox._operators.async_io.api.request import Event, RequestState
 
 _PENDING = RequestState.PENDING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_keyed.element import AsyncElement, DueTimersElement
 from pillarbox._operators.async_keyed.runner import ElementRunner

@@ -15,7 +15,8 @@ from operator import length_hint
 from threading import get_ident
 from typing import Any
 
-from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue

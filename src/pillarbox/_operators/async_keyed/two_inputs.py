@@ -9,7 +9,7 @@ from itertools import repeat
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import OperatorError, failed, raise_from_user_code, shorten_record
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
@@ -17,7 +17,7 @@ from pillarbox._operators.async_keyed.timeouts import HEED_SECONDS
 from pillarbox._operators.connected.broadcast import KeyedBroadcastContext, KeyedReadOnly
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.collector import Collector, check_results
-from pillarbox._operators.frame.contexts import Clocks
+from pillarbox._operators.frame.contexts import ReadOnlyTimerService
 from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
@@ -57,7 +57,7 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         options: AsyncKeyedOptions,
     ) -> None:
         super().__init__(context, function, keying, options)
-        self._clocks = Clocks(context)
+        self._clocks = ReadOnlyTimerService(context)
         self._read_only = KeyedReadOnly(context, self._collector, self._clocks, descriptors)
         self._writable = KeyedBroadcastContext(context, self._collector, self._clocks, descriptors)
         self._inputs = [OperatorInput(self.process_records, keying), OperatorInput(self.process_broadcast)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pillarbox._elements import dumps
+from pillarbox._elements.buffers import dumps
 from pillarbox._errors import ProgramError, describe
 from pillarbox._unpickle import loads
 

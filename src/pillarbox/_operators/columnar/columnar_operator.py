@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from pillarbox._operators.columnar.all_keys_state import AllKeysState, streams_to_merge
 from pillarbox._operators.columnar.partials import ROWS, Partials
 from pillarbox._operators.columnar.program import ColumnarProgram

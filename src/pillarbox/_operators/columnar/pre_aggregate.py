@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import OperatorError
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.columnar.program import ColumnarProgram, times_of_run

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.key_columns import grouped_arrays

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.columnar.partials import END, START
 from pillarbox._operators.columnar.program import ColumnarProgram

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.contexts import EmittingContext, KeyedTimedContext

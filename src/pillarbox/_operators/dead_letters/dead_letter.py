@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeGuard, TypeVar
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import (
     SHOWN,
     BudgetExceededError,

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import OperatorError, ProgramError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, cause_of, check_on_error
 from pillarbox._operators.frame.collector import RUN_LIMIT

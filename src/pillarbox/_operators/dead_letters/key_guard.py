@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import KeyTypeError, OperatorError, TypeMismatchError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.frame.keying import Keying, KeyingRouter

@@ -9,7 +9,7 @@ from types import GeneratorType
 from typing import Any
 
 from pillarbox._copies import FIXED, TUPLES
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.output_tag import OutputTag

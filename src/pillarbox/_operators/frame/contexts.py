@@ -14,7 +14,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 
 
-class Clocks(TimerService):
+class ReadOnlyTimerService(TimerService):
     """A timer service for non-keyed streams, which has only clocks. Setting a timer raises."""
 
     def __init__(self, context: OperatorContext) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from traceback import walk_tb
 from typing import Any, TypeVar
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.frame.collector import Collector, is_from_downstream
 from pillarbox._operators.frame.keying import Keying

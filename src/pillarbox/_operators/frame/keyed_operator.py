@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import OperatorError, shorten_record
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
 from pillarbox._operators.frame.keying import Keying

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 
 
 class KeyedRun(NamedTuple):

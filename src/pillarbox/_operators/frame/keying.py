@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.user_code import raise_at_record

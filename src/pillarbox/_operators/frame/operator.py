@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pillarbox._copies import Copier
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.budgets.budget import BudgetLimits
 from pillarbox._operators.budgets.ledger import LedgerScope

@@ -10,14 +10,14 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
 from pillarbox._operators.frame.inputs import OperatorInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.functions import WindowFunction
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._operators.windowing.window_program import WindowProgram
 
 
 class CoGroupWindowOperator(WindowOperator):

@@ -12,7 +12,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.contexts import EmittingContext
 from pillarbox._operators.frame.function_operator import FunctionPass

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.function_operator import under_keys
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.function_operator import under_keys
 from pillarbox._operators.frame.keyed_operator import KeyedOperator

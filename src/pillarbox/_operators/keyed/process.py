@@ -7,9 +7,9 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.contexts import Clocks, KeyedTimedContext
+from pillarbox._operators.frame.contexts import KeyedTimedContext, ReadOnlyTimerService
 from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keyed_run import KeyedRun
@@ -19,7 +19,7 @@ from pillarbox._operators.functions.contexts import TimeDomain, TimerService
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
 
-class _KeyTimers(Clocks):
+class _KeyTimers(ReadOnlyTimerService):
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)
         self._internal = internal

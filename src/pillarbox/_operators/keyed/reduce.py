@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keyed_run import KeyedRun

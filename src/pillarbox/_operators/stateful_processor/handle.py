@@ -21,7 +21,7 @@ from pillarbox._operators.stateful_processor.states import (
     ProcessorValueState,
     UnusableState,
 )
-from pillarbox._operators.stateful_processor.values import struct_codec
+from pillarbox._operators.stateful_processor.value_codec import struct_codec
 from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.timers import HeapTimers

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.captured import CapturedObject, load
 from pillarbox._operators.frame.collector import RUN_LIMIT, emit_columns, is_from_downstream
@@ -27,7 +27,7 @@ from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._operators.stateful_processor.frames import FrameOptions, FrameResults, SortedFrames
 from pillarbox._operators.stateful_processor.handle import HandleDeclarations, TaskProcessorHandle
 from pillarbox._operators.stateful_processor.sorted_rows import RowResults, SortedRows, values_of, without_late
-from pillarbox._operators.stateful_processor.values import row_maker, struct_codec
+from pillarbox._operators.stateful_processor.value_codec import row_maker, struct_codec
 from pillarbox._state.heap.timers import HeapTimers
 
 _drain = deque[Any](maxlen=0).extend

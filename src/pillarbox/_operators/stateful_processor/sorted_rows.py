@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pillarbox._operators.stateful_processor.values import row_maker
+from pillarbox._operators.stateful_processor.value_codec import row_maker
 from pillarbox._rows import column_to_list
 
 _PORTION = 8192

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pillarbox._operators.stateful_processor.handle import HandleDeclarations, StateVariable, descriptor_of
-from pillarbox._operators.stateful_processor.values import struct_codec
+from pillarbox._operators.stateful_processor.value_codec import struct_codec
 from pillarbox._rows import column_to_list
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.keys.map_keys import map_key

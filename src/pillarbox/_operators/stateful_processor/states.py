@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import StructType
 
-from pillarbox._operators.stateful_processor.values import ValueCodec, row_maker, struct_codec
+from pillarbox._operators.stateful_processor.value_codec import ValueCodec, row_maker, struct_codec
 from pillarbox._state.descriptors import ListState, MapState, ValueState
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.function_operator import FunctionOperator, FunctionPass
 from pillarbox._operators.frame.keying import Keying

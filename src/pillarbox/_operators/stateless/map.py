@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from pillarbox._copies import FIXED, TUPLES
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import FIRST_LOOK, emit_run, next_look
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying

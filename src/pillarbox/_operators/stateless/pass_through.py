@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.operator import OperatorFactory, StreamOperator
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from pillarbox._elements import Records
-from pillarbox._operators.frame.contexts import Clocks, TimedContext
+from pillarbox._elements.records import Records
+from pillarbox._operators.frame.contexts import ReadOnlyTimerService, TimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
@@ -19,7 +19,7 @@ class ProcessOperator(FunctionOperator):
 
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
-        self._clocks = Clocks(context)
+        self._clocks = ReadOnlyTimerService(context)
         self._ctx: Any = TimedContext(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:

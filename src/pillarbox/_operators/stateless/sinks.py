@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record
 from pillarbox._types.row_encoder import RowEncoder

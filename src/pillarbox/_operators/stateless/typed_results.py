@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import TypeMismatchError, shorten
 from pillarbox._operators.frame.operator import Input, OperatorDiscard
 from pillarbox._operators.stateless.sinks import ColumnSinkOperator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pillarbox._errors import failed, raise_from_user_code, shorten
@@ -15,65 +14,21 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.user_code import with_context
 from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.contexts import RuntimeContext, TimeDomain
-from pillarbox._operators.functions.output_tag import OutputTag
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
-    TimedAssigner,
-    WindowAssigner,
     assign_function,
 )
 from pillarbox._operators.windowing.api.contexts import AssignerContext, FiringContext
-from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
+from pillarbox._operators.windowing.api.count_windows import GlobalWindows
 from pillarbox._operators.windowing.api.functions import (
     AllWindowFunction,
-    ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._operators.windowing.contents import FoldedContents, ListContents
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK
-
-
-@dataclass(frozen=True)
-class WindowProgram:
-    """The user's specification of windows."""
-
-    assigner: WindowAssigner
-    trigger: Trigger
-    contents: ListContents | FoldedContents
-    function: Any = None
-    opened: tuple[Any, ...] = field(default=())
-    lateness: int = 0
-    late_tag: OutputTag[Any] | None = None
-
-    @property
-    def depends_on(self) -> dict[str, str]:
-        """The windows' properties, which must be the same for a program to resume from stored state.
-
-        Time windows on the same clock are compatible, because each window's end is stored. User-defined assigners are
-        not checked.
-        """
-        assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
-        properties: dict[str, str] = {}
-        if isinstance(assigner, CountWindowAssigner):
-            slide = "" if assigner.slide == assigner.size else f", one each {assigner.slide}"
-            properties["windows"] = f"windows of {assigner.size} records{slide}"
-        elif isinstance(assigner, GlobalWindows):
-            properties["windows"] = "a window for each key"
-        elif isinstance(assigner, TimedAssigner):
-            properties["windows"] = f"windows of {'event' if assigner.is_event_time() else 'processing'} time"
-        if fold is not None and fold.name is not None:
-            properties["fold"] = fold.name
-        return properties
-
-    @property
-    def clears(self) -> bool:
-        return isinstance(self.function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
-            type(self.function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
-        )
 
 
 class BaseWindowOperator(KeyedOperator):

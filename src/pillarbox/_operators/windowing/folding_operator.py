@@ -13,8 +13,9 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.contents import ContentsFold, FoldedContents
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 

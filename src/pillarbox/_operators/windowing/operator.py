@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._copies import is_fixed
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.function_operator import FunctionPass, under_keys
 from pillarbox._operators.frame.keying import Keying
@@ -21,9 +21,10 @@ from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
 from pillarbox._operators.windowing.api.contexts import TriggerContext
 from pillarbox._operators.windowing.api.triggers import TriggerResult
-from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.contents import FoldedContents
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK
 
 

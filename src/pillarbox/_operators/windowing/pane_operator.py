@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.contexts import TimeDomain
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
 from pillarbox._operators.windowing.two_stacks import TwoStacks
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 

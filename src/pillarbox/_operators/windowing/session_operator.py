@@ -13,7 +13,7 @@ from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.keying import Keying
@@ -21,9 +21,9 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import ByKeyBuffer, RecordsByKey
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 

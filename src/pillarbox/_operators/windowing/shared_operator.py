@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.frame.function_operator import FunctionPass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.time_windows import FixedTimeWindows
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]

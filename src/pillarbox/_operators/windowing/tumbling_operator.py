@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.contexts import TimeDomain
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
+from pillarbox._operators.windowing.window_program import WindowProgram
 from pillarbox._time.timestamp_assigner import MAX_WATERMARK, MIN_TIMESTAMP
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import dumps_by_name
+from pillarbox._elements.buffers import dumps_by_name
 from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
 from pillarbox._state.chunks.large_collection import Elements

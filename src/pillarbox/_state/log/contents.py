@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._elements import dumps_by_name
+from pillarbox._elements.buffers import dumps_by_name
 from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import LogHead, LogIdentity, Mark
 from pillarbox._state.heap.backend import KeyedStateBackend

@@ -17,7 +17,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from pillarbox._elements import dumps_by_name
+from pillarbox._elements.buffers import dumps_by_name
 from pillarbox._errors import OperatorError
 from pillarbox._state.chunks.head import (
     META,

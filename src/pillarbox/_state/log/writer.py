@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ByValueError
+from pillarbox._elements.buffers import ByValueError
 from pillarbox._errors import OperatorError, describe, shorten
 from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Mark, check_classes_of_keys

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channel
+from pillarbox._elements.buffers import channel_code, edge_of_channel, subtask_of_channel
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import OperatorTable

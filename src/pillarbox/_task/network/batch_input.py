@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._task.network.key_sorter import KeySorter
 from pillarbox._task.network.partitioner import BroadcastPartitioner, KeyGroupPartitioner

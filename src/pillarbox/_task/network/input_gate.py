@@ -14,17 +14,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pillarbox._elements import (
-    Barrier,
-    Buffer,
-    Element,
-    EndOfData,
-    Records,
-    channel_code,
-    decode,
-    edge_of_channel,
-    subtask_of_channel,
-)
+from pillarbox._elements.buffers import Buffer, channel_code, decode, edge_of_channel, subtask_of_channel
+from pillarbox._elements.elements import Barrier, Element, EndOfData
+from pillarbox._elements.records import Records
 from pillarbox._errors import ExchangeError
 from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge, sender_of_edge

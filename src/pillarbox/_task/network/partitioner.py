@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keying import Keying, KeyingRouter

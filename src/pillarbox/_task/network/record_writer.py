@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox._elements import (
-    ArrowRecords,
-    Buffer,
-    Element,
-    Records,
-    Watermark,
-    WatermarkStatus,
-    channel_code,
-    dumps,
-    encode,
-)
+from pillarbox._elements.buffers import Buffer, channel_code, dumps, encode
+from pillarbox._elements.elements import Element, Watermark, WatermarkStatus
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import VertexEdge
 from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pillarbox._elements import ArrowRecords, Records, decode, dumps, encode
+from pillarbox._elements.buffers import decode, dumps, encode
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP

@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-from pillarbox._elements import Records, decode, encode
+from pillarbox._elements.buffers import decode, encode
+from pillarbox._elements.records import Records
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
 NOT_KEPT = "cannot be pickled, as batch mode requires"

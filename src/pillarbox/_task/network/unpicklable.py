@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pillarbox._elements import dumps
+from pillarbox._elements.buffers import dumps
 from pillarbox._errors import raise_from_user_code, shorten, shorten_record
 
 _ADVICE = "(keep connections, locks and generators in the function that creates them)"

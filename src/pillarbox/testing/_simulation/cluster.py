@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pillarbox._elements import Buffer, Records
+from pillarbox._elements.buffers import Buffer
+from pillarbox._elements.records import Records
 from pillarbox._graph.program import Program
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.local import LocalEpochStore, Savepoint, source_copier

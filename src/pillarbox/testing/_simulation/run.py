@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._graph.description import describe_programs
 from pillarbox._graph.program import Program
 from pillarbox._runtime.local import LocalJob, Savepoint, source_copier
@@ -40,7 +40,7 @@ class SimulatedRunMismatch(AssertionError):
     """A run with faults has a different outcome."""
 
 
-class Compiled(NamedTuple):
+class CompiledProgram(NamedTuple):
     """A program compiled for a given parallelism, and the vertex number of each source."""
 
     program: Program
@@ -52,18 +52,18 @@ class SimulatedPrograms:
 
     def __init__(self, program: SimulatedProgram) -> None:
         self.simulated = program
-        self._compiled: dict[int, Compiled] = {}
+        self._compiled: dict[int, CompiledProgram] = {}
 
-    def at(self, parallelism: int, savepoint: str | None = None) -> Compiled:
+    def at(self, parallelism: int, savepoint: str | None = None) -> CompiledProgram:
         if savepoint is not None:
             return self._compile(parallelism, savepoint)
         if parallelism not in self._compiled:
             self._compiled[parallelism] = self._compile(parallelism, None)
         return self._compiled[parallelism]
 
-    def _compile(self, parallelism: int, savepoint: str | None) -> Compiled:
+    def _compile(self, parallelism: int, savepoint: str | None) -> CompiledProgram:
         build = self.simulated.build
-        return Compiled(*program_of(build, parallelism, max_parallelism=MAX_PARALLELISM, savepoint=savepoint))
+        return CompiledProgram(*program_of(build, parallelism, max_parallelism=MAX_PARALLELISM, savepoint=savepoint))
 
 
 class SimulatedRun:
@@ -137,7 +137,7 @@ class SimulatedRun:
             return _FaultyRun(self, rates, turns, clock).run()
 
     def _read(
-        self, compiled: Compiled, dealt: Inputs, cut: Callable[[int, list[Any]], list[Records]]
+        self, compiled: CompiledProgram, dealt: Inputs, cut: Callable[[int, list[Any]], list[Records]]
     ) -> dict[int, list[list[Records]]]:
         read = {}
         for source, parts in dealt.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._operators.async_io.loop import host
 from pillarbox._operators.async_keyed import operator as async_keyed
 from pillarbox._operators.keyed import reduce

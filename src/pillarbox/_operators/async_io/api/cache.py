@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import OperatorError, ProgramError, check_count, shorten
 from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._operators.async_io.api.request import NO_KEY, Request

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._elements.elements import Watermark, WatermarkStatus
 
 if TYPE_CHECKING:
     from pillarbox._operators.async_io.queue import QueueSegment

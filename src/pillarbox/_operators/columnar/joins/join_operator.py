@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements.records import ArrowRecords
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.all_keys_state import AllKeysState
 from pillarbox._operators.columnar.joins.join_keys import are_equal

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements.records import ArrowRecords, Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.all_keys_state import streams_to_merge

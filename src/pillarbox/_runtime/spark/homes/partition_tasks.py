@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from pillarbox._elements import Buffer
+from pillarbox._elements.buffers import Buffer
 from pillarbox._runtime.spark.homes import worker_environment
 from pillarbox._runtime.spark.homes.wire import HomeEpochRequest, HomeMessageKind
 from pillarbox._runtime.spark.tasks.channel import Channel, ChannelLostError

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pillarbox._elements import Buffer, TaskReport, decode, encode
+from pillarbox._elements.buffers import Buffer, decode, encode
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import OperatorError
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash

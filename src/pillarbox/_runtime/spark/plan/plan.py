@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pillarbox._elements import Records, decode, dumps
+from pillarbox._elements.buffers import decode, dumps
+from pillarbox._elements.records import Records
 from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox._elements import Buffer
+from pillarbox._elements.buffers import Buffer
 from pillarbox._errors import ExchangeError
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import DataFrameSource

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
+from pillarbox._elements.buffers import Buffer, decode
+from pillarbox._elements.records import ArrowRecords
+from pillarbox._elements.task_report import TaskReport, text_of_report
 from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements.task_report import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pillarbox
-from pillarbox._elements import dumps
+from pillarbox._elements.buffers import dumps
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed, shorten
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import SPARK_MODES, HandleDeclarations, StateVariable, declare

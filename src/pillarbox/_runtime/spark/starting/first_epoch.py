@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._elements import dumps
+from pillarbox._elements.buffers import dumps
 from pillarbox._errors import CheckpointMismatchError, ProgramError, SavepointError, shorten
 from pillarbox._graph.description import DescriptionDifferences, compare_sources, describe_programs
 from pillarbox._graph.program import Program

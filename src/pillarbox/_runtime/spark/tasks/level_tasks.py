@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from pillarbox._elements import Buffer
+from pillarbox._elements.buffers import Buffer
 from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._reports.failure import FailedAttempt
 from pillarbox._runtime.shipping import ShippedVertex

@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 
-from pillarbox._elements import Buffer
+from pillarbox._elements.buffers import Buffer
 from pillarbox._operators.frame.spark_time import SparkMicroBatch
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker

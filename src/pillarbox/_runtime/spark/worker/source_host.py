@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
+from pillarbox._elements.buffers import Buffer
+from pillarbox._elements.records import ArrowRecords, Records, pickled_records
 from pillarbox._reports.failure import FailedAttempt
 from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.shipping import ShippedVertex

@@ -14,7 +14,7 @@ from itertools import chain
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
-from pillarbox._elements import Buffer
+from pillarbox._elements.buffers import Buffer
 from pillarbox._operators.frame.spark_time import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.homes.relay import Relay, RelaySettings

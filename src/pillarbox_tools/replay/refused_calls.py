@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-from pillarbox._elements import Records
+from pillarbox._elements.records import Records
 from pillarbox._errors import shorten, shorten_record
 from pillarbox._operators.async_keyed.factory import async_options
 from pillarbox._operators.calls.replayed import ReplayedCalls
