@@ -224,6 +224,14 @@ def test_sources_in_another_order_are_refused():
     assert not comparison.doubtful
 
 
+def test_a_source_at_the_position_of_another_is_refused():
+    comparison = compare(reading(ONE, TWO_OF_THEM), reading(TWO_OF_THEM, ("three", ["id bigint"])))
+    assert comparison.refused == [
+        "the sources were 'one' (id bigint); 'two' (id bigint, at timestamp); and are now 'two' (id bigint, at"
+        " timestamp); 'three' (id bigint): restore their order, by which Spark stores their positions"
+    ]
+
+
 def test_a_source_with_other_columns_may_be_another_one():
     comparison = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
     assert not comparison.refused

@@ -18,6 +18,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from pillarbox._elements.records import Records
 from pillarbox._time.timestamp_assigner import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
 from tests.support.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
@@ -362,3 +363,23 @@ def test_the_clock_of_a_stream_without_key_goes_on_over_a_restart(restarted):
             harness.restore(harness.snapshot())
         harness.push("events", ("a", 150))
         assert harness.run_epoch()["output"] == [(150, 99)]
+
+
+def test_a_failing_close_leaves_no_task_open():
+    closed = []
+
+    class Closing(ProcessFunction):
+        def process_element(self, value, ctx):
+            yield value
+
+        def close(self):
+            closed.append(self)
+            raise ValueError("no close")
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    job = env.local_job(**{name: env.from_collection([1]).process(Closing()).uid(name) for name in ("one", "two")})
+    job.run_epoch({source: [[Records([1])]] for source in job.program.sources})
+    with pytest.raises(OperatorError, match="no close"):
+        job.close()
+    assert len(closed) == 2

@@ -254,7 +254,10 @@ def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], compa
             f" ({listed(new_names)}): Spark stores a position for each source"
         )
         return
-    if then != now and all(now.count(source) == then.count(source) for source in now):
+    has_moved = len(set(names)) == len(names) and any(
+        name in names and names.index(name) != position for position, name in enumerate(new_names)
+    )
+    if has_moved or (then != now and all(now.count(source) == then.count(source) for source in now)):
         comparison.refused.append(
             f"the sources were {'; '.join(map(_shown, then))}; and are now {'; '.join(map(_shown, now))}: restore their"
             " order, by which Spark stores their positions"

@@ -28,6 +28,7 @@ from pillarbox._runtime.shipping import ship
 from pillarbox._state.chunks.head import META
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
+from pillarbox._task.lifecycle import suppress
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
@@ -286,11 +287,19 @@ class LocalJob:
         self._sources = {}
 
     def close(self) -> None:
-        """Close all tasks."""
+        """Close all tasks, then raise the first error of their functions' ``close()``."""
+        errors: list[Exception] = []
         for task in (*self._sources.values(), *self._tasks.values()):
-            task.close()
+            try:
+                task.close()
+            except Exception as error:
+                errors.append(error)
         self._tasks = {}
         self._sources = {}
+        for later in errors[1:]:
+            suppress(errors[0], later, "closing another task failed as well")
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> LocalJob:
         return self

@@ -114,7 +114,7 @@ class UnorderedQueue(Generic[E]):
     def take_ready(self) -> Iterator[E | Event]:
         while True:
             first = self._segments[0]
-            if first.completed:
+            while first.completed:  # the caller may complete more between two entries
                 ready, first.completed = first.completed, []
                 self._entries -= len(ready)
                 yield from ready
