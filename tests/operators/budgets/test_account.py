@@ -141,6 +141,18 @@ def test_a_period_begins_with_the_first_request_after_the_one_before():
     assert (budget.period.began, budget.period.clock) == (late, late)
 
 
+def test_a_period_is_not_refunded_for_the_one_before():
+    budget = account(ceiling=(5, "1 day"), estimate=1)
+    before = budget.book([1] * 5, 0.0, 0)
+    assert isinstance(before, AccountSlots)
+    now = budget.book([1] * 2, DAY / 1000, DAY)
+    assert isinstance(now, AccountSlots)
+    budget.settle(AccountReport(-5, period=before.period), DAY / 1000)
+    assert budget.period.spent == 2
+    budget.settle(AccountReport(-1, period=now.period), DAY / 1000)
+    assert budget.period.spent == 1
+
+
 def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
     budget = Account(Budget("model", ceiling=(100, "1 day")).limits, 0.0, written=True)
     assert isinstance(budget.book([1] * 50, 0.0, 1), AccountRetry)

@@ -222,15 +222,23 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
 
 def test_the_clocks_of_two_machines_are_compared_by_messages():
     offset = _Offset()
-    offset.update(10.0, 110.2, 10.4)
+    offset.update(10.0, 110.2, 110.2, 10.4)
     assert [offset.low, offset.high] == pytest.approx([99.8, 100.2])
-    offset.update(11.0, 111.01, 11.02)
+    offset.update(11.0, 111.01, 111.01, 11.02)
     assert [offset.low, offset.high] == pytest.approx([99.99, 100.01])
-    offset.update(20.0, 125.0, 30.0)  # a delayed answer is less accurate; the clocks drift a little
+    offset.update(20.0, 125.0, 125.0, 30.0)  # a delayed answer is less accurate; the clocks drift a little
     assert offset.low <= 99.99 and offset.high >= 100.01
     assert offset.high - offset.low < 0.05
-    offset.update(40.0, 170.0, 40.5)  # one of the machines was suspended
+    offset.update(40.0, 170.0, 170.0, 40.5)  # one of the machines was suspended
     assert (offset.low, offset.high) == (129.5, 130.0)
+
+
+def test_a_driver_with_a_backlog_leaves_the_clocks_compared():
+    offset = _Offset()
+    for second in range(600):
+        # Each booking waits ten seconds for its slots.
+        offset.update(second, second + 100.001, second + 110.001, second + 10.002)
+    assert offset.high - offset.low < LATE / 4
 
 
 class LateDriver(LedgerConnection):
@@ -248,6 +256,9 @@ class LateDriver(LedgerConnection):
         if self.answers == 1:
             self.time += 30.0
         return [LedgerSlot(begin, begin + LATE, estimate, False, begin) for estimate in estimates]
+
+    def on_void(self, limits: BudgetLimits, callback: Any) -> None:
+        self.void = callback
 
     def report(self, limits: BudgetLimits, report: AccountReport) -> None:
         self.reports.append(report)
@@ -273,3 +284,54 @@ def test_slots_that_have_passed_let_nobody_begin():
     # The first answer's three were returned with their units, and so were the last two.
     assert sum(report.units for report in driver.reports) == -10
     assert [at for report in driver.reports for at in report.unused] == [100.0] * 3 + [130.0] * 2
+
+
+def test_void_slots_return_their_units():
+    driver = LateDriver()
+    driver.answers = 1
+    budget = Budget("model", requests=10, ceiling=(100, "1 day"), estimate=2)
+
+    async def run() -> None:
+        gate = BudgetGate(budget, budget.limits, driver)
+        await gate.wait(lambda: [2, 2, 2])
+        driver.void()
+        gate.close()
+
+    asyncio.run(run())
+    assert sum(report.units for report in driver.reports) == -6
+
+
+class RefusingDriver(LateDriver):
+    refuses = True
+
+    async def book(self, limits: BudgetLimits, estimates: Any) -> Any:
+        if self.refuses:
+            return AccountRefusal("the ceiling is reached", is_open=False)
+        return [LedgerSlot(self.time, self.time + LATE, estimate, False, self.time) for estimate in estimates]
+
+
+def test_a_refusal_concerns_the_requests_that_waited_for_it():
+    driver = RefusingDriver()
+    budget = Budget("model", requests=10, ceiling=(100, "1 day"), estimate=2, when_exceeded="fail")
+
+    async def run() -> LedgerSlot:
+        gate = BudgetGate(budget, budget.limits, driver)
+        waiting = [2.0]
+        gate.book(lambda: waiting)
+        for _ in range(3):  # the request is cancelled, and its booking refused
+            await asyncio.sleep(0)
+        driver.refuses = False
+        await gate.wait(lambda: waiting)
+        slot = gate.take()
+        gate.close()
+        return slot
+
+    assert asyncio.run(run()).estimate == 2
+
+
+def test_a_request_above_the_ceiling_is_refused():
+    budget = Budget("model", ceiling=(100, "1 day"), estimate=len)
+    gate = BudgetGate(budget, budget.limits, LateDriver())
+    assert gate.estimate_of("x" * 100) == 100
+    with pytest.raises(ProgramError, match=r"returned 101 units .* above the ceiling of 100"):
+        gate.estimate_of("x" * 101)

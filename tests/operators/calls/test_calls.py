@@ -329,6 +329,20 @@ def test_retries_and_timeouts_follow_the_clock(service: Service) -> None:
         assert "no result of" in error and "within 1000 ms" in error
 
 
+def test_a_time_out_of_the_service_is_its_own(service: Service) -> None:
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        try:
+            yield await ctx.call(service.ask, "x", timeout="1 second")
+        except TimeoutError as error:
+            yield str(error)
+
+    service.errors["x"] = [TimeoutError("the database is locked")]
+    with calling(service, run) as harness:
+        harness.push(("a", 1))
+        service.gate.open(harness, "x")
+        assert harness.get_output() == ["the database is locked"]
+
+
 MODEL = Budget("model", requests="1 per second", units="100 per second", unit_cost=len, estimate=lambda args: args[1])
 CEILING = Budget("money", ceiling=(10, "1 day"), estimate=6, when_exceeded="fail")
 

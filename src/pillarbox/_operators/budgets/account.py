@@ -32,10 +32,12 @@ class AccountSlots(NamedTuple):
     Attributes:
         times: each request's earliest start.
         probes: whether this is a probe of an open circuit breaker. A probe is booked as a single request.
+        period: when the ceiling's period began (Unix time in ms), or -1 without a ceiling.
     """
 
     times: list[float]
     probes: bool = False
+    period: int = -1
 
 
 class AccountRetry(NamedTuple):
@@ -60,6 +62,7 @@ class AccountReport(NamedTuple):
         outcomes: whether each completed request succeeded, in order.
         probe: whether a probe of the circuit breaker succeeded, or None if there was no probe.
         stop: the pause that the service requested (seconds), or None.
+        period: the period in which the requests' slots were booked. A later period's charge stays.
     """
 
     units: float = 0.0
@@ -67,6 +70,7 @@ class AccountReport(NamedTuple):
     probe: bool | None = None
     stop: float | None = None
     unused: tuple[float, ...] = ()
+    period: int = -1
 
 
 @dataclass
@@ -140,10 +144,10 @@ class Account:
             return times
         self.period.spent += sum(estimates[: len(times)])
         if self._open is None:
-            return AccountSlots(times)
+            return AccountSlots(times, period=self.period.began)
         # Allows another probe, in case the first probe's process dies.
         self._open = now + self._pause
-        return AccountSlots(times, probes=True)
+        return AccountSlots(times, probes=True, period=self.period.began)
 
     def _times(self, estimates: Sequence[float], now: float) -> list[float] | AccountRetry:
         rate, units = self.limits.requests, self.limits.units
@@ -195,7 +199,8 @@ class Account:
 
     def settle(self, report: AccountReport, now: float) -> bool:
         """Account for requests' outcomes. Return whether all booked but unused slots become void."""
-        self.period.spent = max(0.0, self.period.spent + report.units)
+        if report.period in (-1, self.period.began):
+            self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units
         if self.limits.requests is not None:

@@ -48,12 +48,15 @@ class _Offset:
     def __init__(self) -> None:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
-    def update(self, sent: float, driver: float, received: float) -> None:
-        """Narrow the bounds. The driver's clock showed ``driver`` between ``sent`` and ``received`` of this clock."""
+    def update(self, sent: float, arrived: float, answered: float, received: float) -> None:
+        """Narrow the bounds by a message that arrived at ``arrived`` and was answered at ``answered`` (driver's clock).
+
+        The time that the driver took does not widen them.
+        """
         drift = (received - self._at) * _DRIFT
-        low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
+        low, high = max(self.low - drift, answered - received), min(self.high + drift, arrived - sent)
         if low > high:  # one of the machines was suspended
-            low, high = driver - received, driver - sent
+            low, high = answered - received, arrived - sent
         self.low, self.high, self._at = low, high, received
 
 
@@ -69,7 +72,8 @@ class _DriverLedgerConnection(LedgerConnection):
         self._reading: asyncio.Task[None] | None = None
         self._numbers = count()
         self._answers: dict[int, asyncio.Future[list[Any]]] = {}
-        self._reports: dict[BudgetLimits, AccountReport] = {}
+        # By limits and period.
+        self._reports: dict[tuple[BudgetLimits, int], AccountReport] = {}
         self._sending: asyncio.TimerHandle | None = None
         self._voids: dict[str, Callable[[], None]] = {}
         self._closed = False
@@ -82,30 +86,32 @@ class _DriverLedgerConnection(LedgerConnection):
             self._send_reports()
             connection.send("book", number, limits.name, estimates)
             try:
-                kind, driver, *content = await answer
+                kind, arrived, answered, *content = await answer
             except ConnectionError:
                 continue
             finally:
                 self._answers.pop(number, None)
-            self._offset.update(sent, driver, self.now())
+            self._offset.update(sent, arrived, answered, self.now())
             if kind == "refused":
                 return AccountRefusal(*content)
-            times, probes = content
+            times, probes, period = content
             low, high = self._offset.low, self._offset.high
             return [
-                LedgerSlot(at - low, at + LATE - high, estimate, probes, at) for at, estimate in zip(times, estimates)
+                LedgerSlot(at - low, at + LATE - high, estimate, probes, at, period)
+                for at, estimate in zip(times, estimates)
             ]
 
     def report(self, limits: BudgetLimits, report: AccountReport) -> None:
-        earlier = self._reports.get(limits, AccountReport())
+        earlier = self._reports.get((limits, report.period), AccountReport())
         probe = earlier.probe if report.probe is None else report.probe
         stops = [source.stop for source in (earlier, report) if source.stop is not None]
-        self._reports[limits] = AccountReport(
+        self._reports[limits, report.period] = AccountReport(
             earlier.units + report.units,
             earlier.outcomes + report.outcomes,
             probe,
             max(stops, default=None),
             earlier.unused + report.unused,
+            report.period,
         )
         if report.stop is not None or report.probe is not None:
             self._send_reports()
@@ -117,7 +123,7 @@ class _DriverLedgerConnection(LedgerConnection):
             self._sending.cancel()
             self._sending = None
         if self._connection is not None:
-            for limits, report in self._reports.items():
+            for (limits, _), report in self._reports.items():
                 self._connection.send("report", limits.name, report)
             self._reports.clear()
 
@@ -146,7 +152,7 @@ class _DriverLedgerConnection(LedgerConnection):
                         ) from error
                     await asyncio.sleep(next(pauses, _PAUSES[-1]))
                     continue
-                self._offset.update(sent, driver, self.now())
+                self._offset.update(sent, driver, driver, self.now())
                 self._connection = connection
                 loop = asyncio.get_running_loop()
                 self._reading = Context().run(loop.create_task, self._read(connection))

@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from typing import Any
 
-from pillarbox._errors import BudgetExceededError, CircuitOpenError
+from pillarbox._errors import BudgetExceededError, CircuitOpenError, ProgramError, shorten
 from pillarbox._operators.budgets.account import AccountRefusal, AccountReport
 from pillarbox._operators.budgets.budget import Budget, BudgetLimits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, LedgerSlot
@@ -42,7 +43,17 @@ class BudgetGate:
         self._outcome: AccountRefusal | Exception | None = None
         self.granted = self.refused = self.stops = self.probes = self.lost = 0
         self.spent = 0.0
-        end.on_void(limits, self._slots.clear)
+        end.on_void(limits, self._void)
+
+    def estimate_of(self, argument: Any) -> float:
+        """Return a request's estimate (units). Raises ``ProgramError`` if it is above the ceiling."""
+        estimate, ceiling = self.budget.estimate_of(argument), self._limits.ceiling
+        if ceiling is not None and estimate > ceiling:
+            raise ProgramError(
+                f"Budget {self.budget.name!r}: estimate= returned {estimate:g} units for {shorten(argument)}, which is"
+                f" above the ceiling of {ceiling:g}, so the request could never start"
+            )
+        return estimate
 
     async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
         """Wait until the first waiting request may begin.
@@ -54,6 +65,7 @@ class BudgetGate:
             BudgetExceededError: the ceiling is reached (only with ``when_exceeded="fail"``).
             CircuitOpenError: the breaker is open (only with ``when_exceeded="fail"``).
         """
+        self._outcome = None  # of an earlier request's booking
         while not self.is_open(waiting()[0]):
             if self._slots:
                 await self._end.sleep(self._slots[0].begin - self._end.now())
@@ -75,7 +87,7 @@ class BudgetGate:
             # It is too late for the slot, or its request was cancelled.
             self.lost += 1
             slot = slots.popleft()
-            self._end.report(self._limits, AccountReport(-slot.estimate, unused=(slot.at,)))
+            self._end.report(self._limits, AccountReport(-slot.estimate, unused=(slot.at,), period=slot.period))
         return bool(slots) and slots[0].begin <= now + NEARLY
 
     def take(self) -> LedgerSlot:
@@ -120,7 +132,8 @@ class BudgetGate:
             self._void()
         if units or counts or slot.probes or stop is not None:
             outcomes = (succeeded,) if counts else ()
-            self._end.report(self._limits, AccountReport(units, outcomes, succeeded if slot.probes else None, stop))
+            probe = succeeded if slot.probes else None
+            self._end.report(self._limits, AccountReport(units, outcomes, probe, stop, period=slot.period))
 
     def close(self) -> None:
         if self._booking is not None:
@@ -128,8 +141,6 @@ class BudgetGate:
         self._void()
 
     def _void(self) -> None:
-        slots = list(self._slots)
-        self._slots.clear()
-        if slots:
-            units = sum(slot.estimate for slot in slots)
-            self._end.report(self._limits, AccountReport(-units, unused=tuple(slot.at for slot in slots)))
+        while self._slots:
+            slot = self._slots.pop()
+            self._end.report(self._limits, AccountReport(-slot.estimate, unused=(slot.at,), period=slot.period))

@@ -27,6 +27,7 @@ class LedgerSlot(NamedTuple):
         begin: the slot's start on the event loop's clock (seconds).
         probes: whether the request is a probe of an open circuit breaker.
         at: the slot's start on the ledger's clock (seconds).
+        period: when the ceiling's period began (Unix time in ms), or -1 without a ceiling.
     """
 
     begin: float
@@ -34,6 +35,7 @@ class LedgerSlot(NamedTuple):
     estimate: float
     probes: bool
     at: float
+    period: int = -1
 
 
 class LedgerConnection(ABC):
@@ -93,7 +95,7 @@ class LocalLedger(Ledger, LedgerConnection):
                 return booking
             if not isinstance(booking, AccountRetry):
                 return [
-                    LedgerSlot(at, at + LATE, estimate, booking.probes, at)
+                    LedgerSlot(at, at + LATE, estimate, booking.probes, at, booking.period)
                     for at, estimate in zip(booking.times, estimates)
                 ]
             await self.sleep(booking.at - self.now())

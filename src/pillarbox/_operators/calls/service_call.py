@@ -91,9 +91,12 @@ class ServiceCall(NamedTuple):
         if timeout is None:
             return await self._attempts(was_begun)
         millis = positive_millis(timeout, "ctx.call(): timeout=")
+        attempts = asyncio.ensure_future(self._attempts(was_begun))
         try:
-            return await asyncio.wait_for(self._attempts(was_begun), millis / 1000)
+            return await asyncio.wait_for(attempts, millis / 1000)
         except asyncio.TimeoutError as error:
+            if not attempts.cancelled():
+                raise  # the service's own
             raise TimeoutError(f"no result of {self.callee} within {millis} ms") from error
 
     async def _attempts(self, is_begun: bool) -> Any:

@@ -51,8 +51,8 @@ class Turns:
     async def take(self, argument: Any, owner: object = None) -> list[LedgerSlot]:
         """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
         request = object()
+        estimates = self._line[request] = [gate.estimate_of(argument) for gate in self._gates]
         self._owners[owner] += 1
-        estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
                 # A slot may expire while the request waits for another gate.

@@ -49,6 +49,7 @@ class _Booking(NamedTuple):
     connection: BudgetConnection
     number: int
     estimates: list[float]
+    arrived: float
 
 
 class _SharedAccount:
@@ -97,7 +98,7 @@ class _SharedAccount:
             self._is_held = False
             self._waiting.popleft()
             kind = "refused" if isinstance(outcome, AccountRefusal) else "slots"
-            booking.connection.send(kind, booking.number, time.monotonic(), *outcome)
+            booking.connection.send(kind, booking.number, booking.arrived, time.monotonic(), *outcome)
         if self.writes and self._idle is None and self.account.allowance > self.account.period.spent:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
@@ -242,10 +243,10 @@ class BudgetServer:
                 shared.users.add(connection)
                 used[shared] = connection
                 if kind == "book":
-                    shared.book(_Booking(connection, content[0], content[2]))
+                    shared.book(_Booking(connection, content[0], content[2], time.monotonic()))
                 else:
-                    units, outcomes, probe, stop, unused = content[1]
-                    shared.settle(AccountReport(units, tuple(outcomes), probe, stop, tuple(unused)))
+                    units, outcomes, probe, stop, unused, period = content[1]
+                    shared.settle(AccountReport(units, tuple(outcomes), probe, stop, tuple(unused), period))
         except (OSError, EOFError, BudgetMessageError, asyncio.TimeoutError):
             pass  # the peer has exited, or is not an executor
         except Exception:
