@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from pyspark import TaskContext
 
 from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
 from pillarbox._elements.buffers import Buffer, decode
-from pillarbox._runtime.spark.homes import relay
+from pillarbox._runtime.spark.homes import relay, sockets
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
@@ -151,6 +152,30 @@ def test_a_home_that_hangs_is_replaced(executor: Executor, notes: Path, monkeypa
     os.kill(before, signal.SIGSTOP)
     assert [row[1:3] for row in query.run_batch([1])] == [(1, 2)]
     wait_until(lambda: before not in executor.processes)
+
+
+def test_a_home_that_closes_new_connections_is_replaced(
+    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = counting(notes, parallelism=1)
+    addresses: list[str] = []
+    ends: list[socket.socket] = []
+
+    def closed(address: str, timeout: float) -> socket.socket:
+        addresses.append(address)
+        if address != addresses[0] or len(addresses) == 1:
+            return sockets.connect(address, timeout)
+        ours, homes = socket.socketpair()
+        homes.shutdown(socket.SHUT_WR)
+        ends.append(homes)
+        return ours
+
+    monkeypatch.setattr(relay, "connect", closed)
+    query.run_batch([1])
+    relay._idle.clear()  # another worker has its turn, while the idle home ends
+    assert [row[1:3] for row in query.run_batch([1])] == [(1, 2)]
+    assert len(set(addresses)) == 2
+    ends[0].close()
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pillarbox import SavepointError
+from pillarbox._runtime.spark.running import ending
 from pillarbox._runtime.spark.running.stop import _Stop
 from pillarbox._runtime.spark.starting.started import StartedQuery
 
@@ -42,6 +44,17 @@ def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
     with pytest.raises(SavepointError, match=r"the running epoch did not end within the timeout\. The query is"):
         stop(result, timeout=0.0).run("/savepoint", drain=True)
     assert result.isActive
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_functions_of_a_last_epoch_are_closed(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(ending, "close_started", closed.append)
+    result = query(awaitTermination=lambda timeout: ends)
+    start: Any = SimpleNamespace(spark=None, checkpoint="cp", one_batch=nullcontext, run=lambda: result)
+    result._pillarbox_started = StartedQuery(result, start)
+    assert ending.run_one_epoch(start, lambda: False) is (result if ends else None)
+    assert closed == [result._pillarbox_started]
 
 
 def test_spark_returns_early_when_a_query_ends() -> None:

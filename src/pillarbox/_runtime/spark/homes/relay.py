@@ -206,10 +206,11 @@ class Relay:
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
             except ChannelLostError as error:
-                # The home has ended, or would also refuse the next request.
+                # The home has ended, or would also refuse the next request. One that closes a new connection is ending.
                 self._channel.close()
                 self._has_entered = False
-                self._connect(without=self._pid if isinstance(error, ChannelSilentError) else 0)
+                is_ending = self._home.process is None
+                self._connect(without=self._pid if is_ending or isinstance(error, ChannelSilentError) else 0)
                 continue
             if worker is not None:
                 self._home.process = worker.process or self._home.process

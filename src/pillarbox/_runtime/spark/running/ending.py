@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.session.queries import execution_of, pinned_jvm
+from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.start import changes_refused
+from pillarbox._runtime.spark.starting.started import find
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import WriterStart
@@ -87,11 +89,15 @@ def run_one_epoch(start: WriterStart, has_time: Callable[[], bool]) -> Any:
     """Run one epoch and return its query, or None on timeout."""
     with start.one_batch(), changes_refused():
         query: Any = start.run()
-    while not query.awaitTermination(_LOOK_EVERY):
-        if not has_time():
-            query.stop()
-            return None
-    return query
+    has_ended = query.awaitTermination(_LOOK_EVERY)
+    while not has_ended and has_time():
+        has_ended = query.awaitTermination(_LOOK_EVERY)
+    if not has_ended:
+        query.stop()
+    started = find(query)
+    if started is not None:
+        close_started(started)
+    return query if has_ended else None
 
 
 def _batch(query: Any) -> int | None:
