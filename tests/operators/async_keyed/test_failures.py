@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import BudgetExceededError, OperatorError, OutputTag, ProgramError, TimeDomain
+from pillarbox._elements.elements import Watermark
 from pillarbox._errors import ConfigurationError
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
@@ -125,6 +126,46 @@ def test_a_timeout_cancels_and_undoes() -> None:
         (letter,) = harness.get_side_output(BAD)
         assert letter.error == "TimeoutError: not finished within 5 s"
         assert harness.state_of("a") == {}
+
+
+class HangingTimers(Stateful):
+    """Sets three timers. Those in ``hang`` wait forever, and ignore a cancellation with ``stays``."""
+
+    hang: tuple[int, ...] = ()
+    stays = False
+
+    async def process_element(self, value: Any, ctx: Any) -> None:
+        for timestamp in (1, 2, 3) if value[1] else ():
+            ctx.timer_service().register_event_time_timer(timestamp)
+
+    async def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        while timestamp in self.hang:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not self.stays:
+                    raise
+        await asyncio.sleep(3)
+        yield timestamp
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("hang", "stays"), [((1,), False), ((1, 2), False), ((2,), True), ((1, 2), True)])
+def test_each_timer_has_its_own_timeout(hang: tuple[int, ...], stays: bool, ordered: bool) -> None:
+    function = HangingTimers()
+    function.hang, function.stays = hang, stays
+    with opened(function, on_error=BAD, timeout="5 seconds", ordered=ordered) as harness:
+        harness.push(("a", 1), 0)
+        harness.push_watermark(5)
+        harness.push(("a", 0), 6)
+        harness.push_watermark(10)
+        for _ in range(30):
+            harness.advance_processing_time(1_000)
+        letters = harness.get_side_output(BAD)
+        assert [letter.timestamp for letter in letters] == list(hang)
+        assert {letter.error for letter in letters} == {"TimeoutError: not finished within 5 s"}
+        records = [(timestamp, timestamp) for timestamp in (1, 2, 3) if timestamp not in hang]
+        assert harness.get_elements() == [*records, Watermark(5), Watermark(10)]
 
 
 def test_an_element_that_returns_when_it_is_cancelled_has_ended_normally() -> None:

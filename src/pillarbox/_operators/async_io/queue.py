@@ -43,6 +43,11 @@ class OrderedQueue(Generic[E]):
         self._elements.append(entry)
         self._entries += 1
 
+    def put_after(self, entry: E, other: E) -> None:
+        """Queue ``entry`` directly after ``other``."""
+        self._elements.insert(self._elements.index(other) + 1, entry)
+        self._entries += 1
+
     def put_settled(self, entry: E) -> None:
         self.put(entry)
 
@@ -94,6 +99,13 @@ class UnorderedQueue(Generic[E]):
         segment = self._segments[-1]
         segment.pending[entry] = None
         entry.segment = segment
+        self._entries += 1
+
+    def put_after(self, entry: E, other: E) -> None:
+        """Queue ``entry`` in the segment of ``other``, which is pending."""
+        assert other.segment is not None
+        entry.segment = other.segment
+        entry.segment.pending[entry] = None
         self._entries += 1
 
     def put_settled(self, entry: E) -> None:

@@ -7,7 +7,6 @@ emits the results of finished elements.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
@@ -29,7 +28,7 @@ from pillarbox._operators.async_keyed.figures import Figures
 from pillarbox._operators.async_keyed.loop import KeyedLoop, NextLoopTurn, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
-from pillarbox._operators.async_keyed.timeouts import Timeouts
+from pillarbox._operators.async_keyed.timeouts import Timeouts, uncancel
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.calls.replayed import ReplayedJournal
@@ -190,6 +189,18 @@ class ElementRunner:
         if self._timeouts is not None:
             self._timeouts.watch(element)
 
+    def go_on(self, visit: DueTimersElement) -> None:
+        """Let another visit fire the timers that are left of one that is cut off, before the key's later elements."""
+        rest = DueTimersElement(self, visit.key, visit.watermark, visit.limit, visit.domain, ends_key=visit.ends_key)
+        rest.is_queued = True
+        self._visits += 1
+        self._queue.put_after(rest, visit)
+        line = self.lines[visit.key]
+        if line is None:
+            self.lines[visit.key] = deque([rest])
+        else:
+            line.appendleft(rest)
+
     def end(self, element: AsyncElement) -> None:
         element.state = _SETTLED
         if element.steps is not None:
@@ -323,9 +334,8 @@ class ElementRunner:
                     call = None if visit is None else self._next_timer(visit)
                 if steps.is_cut_off:
                     return
-                if element.overdue is not None and sys.version_info >= (3, 11):
-                    while steps.task.cancelling():
-                        steps.task.uncancel()
+                if element.overdue is not None:
+                    uncancel(steps.task)
                 # The next element replaces the current key, and WorkerSteps leaves the last key.
                 now = stopwatch()
                 if now - steps.began > SLOW_STEP:
@@ -359,14 +369,17 @@ class ElementRunner:
 
     def _next_timer(self, visit: DueTimersElement) -> Callable[..., Any] | None:
         """Take a visit's next due timer that still exists. Return the function to call, or None."""
+        if visit.is_over:
+            return None  # it was cut off
         if visit.fired is not None:
             visit.fired = visit.calls = None
         is_event_time = visit.domain is TimeDomain.EVENT_TIME
         timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
         row = self._backend.rows[visit.key]
-        is_stopped = visit.is_over or self.failure is not None
-        timestamp = None if is_stopped else timers.take_due(row, visit.limit)
+        timestamp = None if self.failure is not None else timers.take_due(row, visit.limit)
         if timestamp is not None:
+            if visit.steps is not None and self._timeouts is not None:
+                self._timeouts.renew(visit)
             visit.fired = timers, row, timestamp
             visit.current = timestamp
             visit.emitted = timestamp if is_event_time else None

@@ -1,11 +1,13 @@
-"""Timeouts of elements, measured by the event loop's clock, which stops between epochs."""
+"""Timeouts of elements, and of each timer of a visit, measured by the event loop's clock."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import OperatorError
+from pillarbox._operators.async_keyed.element import DueTimersElement
 
 if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import AsyncElement
@@ -13,6 +15,13 @@ if TYPE_CHECKING:
 
 # Seconds for a cancelled element to end before it loses its call slot.
 HEED_SECONDS = 1.0
+
+
+def uncancel(task: asyncio.Task[None]) -> None:
+    """Let a task go on after a cancellation."""
+    if sys.version_info >= (3, 11):
+        while task.cancelling():
+            task.uncancel()
 
 
 class Timeouts:
@@ -36,6 +45,15 @@ class Timeouts:
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
 
+    def renew(self, visit: DueTimersElement) -> None:
+        """Watch a visit's next timer, instead of the last one."""
+        assert visit.steps is not None
+        if visit.overdue is not None:
+            visit.overdue = None
+            uncancel(visit.steps.task)
+        self.forget(visit)
+        self.watch(visit)
+
     def forget(self, element: AsyncElement) -> None:
         self._deadlines.pop(element, None)
 
@@ -56,11 +74,11 @@ class Timeouts:
             assert element.steps is not None
             element.overdue = self._error(element)
             element.steps.task.cancel()
-            loop.call_later(HEED_SECONDS, self._cut_off, element)
+            loop.call_later(HEED_SECONDS, self._cut_off, element, element.overdue)
 
-    def _cut_off(self, element: AsyncElement) -> None:
+    def _cut_off(self, element: AsyncElement, overdue: TimeoutError) -> None:
         runner, steps = self._runner, element.steps
-        if element.is_over or steps is None or runner.closing:
+        if element.is_over or steps is None or runner.closing or element.overdue is not overdue:
             return
         if len(runner.cut_off) >= self._most_stuck:
             runner.fail(
@@ -72,12 +90,13 @@ class Timeouts:
                 ),
             )
             return
-        assert element.overdue is not None
-        runner.raised(element, element.overdue)
+        runner.raised(element, overdue)
         if runner.failure is None:
             steps.is_cut_off = True
             steps.element = None
             runner.cut_off.add(steps)
+            if type(element) is DueTimersElement:
+                runner.go_on(element)
             runner.end(element)
             runner.release_slot(steps)
             runner.start_workers()
