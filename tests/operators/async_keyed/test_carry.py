@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import OutputTag
 from pillarbox._elements.elements import Watermark
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
@@ -77,6 +78,34 @@ def test_a_snapshot_restores_the_state_before_its_elements_begin() -> None:
     gate.reset()
     with opened(Looking(gate), snapshot=snapshot, on_barrier="carry"):
         assert states == [(None, []), (11, [1]), (11, [1])]
+
+
+def test_carried_outputs_that_the_program_no_longer_reads_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+
+    class Slow(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            if value == ("slow", 1):
+                await gate(value)
+            if value == ("bad", 1):
+                raise ValueError("it is bad")
+            ctx.output(OutputTag("unread"), value)
+            yield value
+
+    with opened(Slow(), on_barrier="carry", on_error=BAD) as harness:
+        harness.push(("slow", 1), 1)
+        harness.push_watermark(5)
+        harness.push_all([("fast", 2), ("bad", 1)], [6, 6])
+        snapshot = harness.snapshot()
+    gate.reset()
+    monkeypatch.setattr("pillarbox.testing._operator_harness._SideOutputs", dict)
+    with opened(Slow(), snapshot=snapshot, on_barrier="carry", on_error=BAD) as harness:
+        gate.open(harness, ("slow", 1))
+        end(harness)
+        assert harness.get_output() == [("slow", 1), ("fast", 2)]
+    assert "the side output 'bad' is not among the program's outputs" in caplog.text
 
 
 def test_ended_elements_behind_a_watermark_are_kept_with_their_outputs() -> None:

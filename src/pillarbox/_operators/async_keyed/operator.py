@@ -299,6 +299,8 @@ class AsyncKeyedOperator(KeyedOperator):
                 if tag is None:
                     collector.values.append(value)
                     collector.timestamps.append(stamp)
+                elif tag != LETTER and tag not in sides:
+                    pass  # carried by a program that read this side output
                 elif tag != LETTER:
                     sides[tag].process_records(Records([value], None if stamp is None else [stamp]))
                 elif letters is not None:

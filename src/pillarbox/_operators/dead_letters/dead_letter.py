@@ -114,7 +114,7 @@ class DeadLetters:
 
     def emit(self, letter: DeadLetter | None, cause: str) -> None:
         self._count.inc()
-        if letter is not None:
+        if letter is not None and self._tag_id in self._outputs:
             emitted = None if letter.timer is TimeDomain.PROCESSING_TIME else letter.timestamp
             self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
         elif not self._warned:
