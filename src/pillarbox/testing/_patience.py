@@ -93,20 +93,22 @@ class Patience:
             only_time = any(map(waits_for_time, chain))
             if _comes(executor, within=0 if only_time else _REAL if passes else _POLL):
                 return
-            if passes:
-                self._let_pass(now)
-            elif is_over or only_time:
+            if passes and self._let_pass(now):
+                continue
+            if is_over or (only_time and not passes):
                 waited = f"has waited {self._limit:g} s for" if is_over else "waits for"
                 raise HarnessTimeoutError(
                     f"operator {name!r} {waited} unfinished requests, but the clock stands"
                     f" still at {now}: to let a timeout fire, call run_epoch(time_passes='5 seconds')"
                 )
 
-    def _let_pass(self, now: int) -> None:
+    def _let_pass(self, now: int) -> bool:
+        """Set the clock to the next timer. Return False if there is none."""
         assert self._passes_until is not None
         due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
         if due is not None:
             self._clock.set_current_time(min(due, self._passes_until))
+        return due is not None
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:

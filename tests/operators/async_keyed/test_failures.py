@@ -10,6 +10,7 @@ import pytest
 from pillarbox import BudgetExceededError, OperatorError, OutputTag, ProgramError, TimeDomain
 from pillarbox._elements.elements import Watermark
 from pillarbox._errors import ConfigurationError
+from pillarbox.testing._patience import HarnessTimeoutError
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
 SIDE: OutputTag[Any] = OutputTag("side")
@@ -126,6 +127,14 @@ def test_a_timeout_cancels_and_undoes() -> None:
         (letter,) = harness.get_side_output(BAD)
         assert letter.error == "TimeoutError: not finished within 5 s"
         assert harness.state_of("a") == {}
+
+
+def test_time_that_passes_without_timers_does_not_wait_forever() -> None:
+    with opened(Hanging()) as harness:
+        harness.push(("a", "stops"))
+        harness._patience._limit = 0.05
+        with pytest.raises(HarnessTimeoutError, match=r"has waited 0\.05 s for unfinished requests"):
+            harness.snapshot(time_passes="1 second")
 
 
 class HangingTimers(Stateful):

@@ -46,6 +46,17 @@ def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
     assert result.isActive
 
 
+def test_a_query_that_is_held_has_not_ended_yet() -> None:
+    """Its watcher goes on beating, so no other driver starts."""
+    result = query(isActive=False)
+    start: Any = SimpleNamespace(spark=None, checkpoint="cp")
+    started = StartedQuery(result, start)
+    started.await_end = lambda timeout: True
+    with started.held():
+        assert not started.has_ended(0.01)
+    assert started.has_ended(0.01)
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_functions_of_a_last_epoch_are_closed(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Any] = []

@@ -80,23 +80,27 @@ class StartedQuery:
                 self._holding -= 1
                 self._changed.notify_all()
 
-    def wait_while_held(self) -> bool:
-        """Wait until no thread holds the query. Returns whether it had to wait. Thread-safe."""
+    def wait_while_held(self, timeout: float | None = None) -> bool | None:
+        """Wait until no thread holds the query. Thread-safe.
+
+        Returns whether it had to wait, or None if a thread still holds the query after ``timeout`` seconds.
+        """
         with self._changed:
             was_held = bool(self._holding)
-            self._changed.wait_for(lambda: not self._holding)
-            return was_held
+            return was_held if self._changed.wait_for(lambda: not self._holding, timeout) else None
 
     def has_ended(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds. Returns whether the query has ended and no thread holds it."""
         began = time.monotonic()
-        if self.await_end(timeout) is False:
-            if time.monotonic() - began >= int(timeout * 1000) / 1000:
-                return False
-            # Spark returns early if the query has just ended in the state ACTIVE: see ``EndingGate``.
-            self.wait_while_held()
-            return not _is_active(self.query)
-        return not (self.wait_while_held() and _is_active(self.query))
+        # Spark returns early if the query has just ended in the state ACTIVE: see ``EndingGate``.
+        is_early = self.await_end(timeout) is False
+        elapsed = time.monotonic() - began
+        if is_early and elapsed >= int(timeout * 1000) / 1000:
+            return False
+        was_held = self.wait_while_held(max(0.0, timeout - elapsed))
+        if was_held is None:
+            return False
+        return not ((is_early or was_held) and _is_active(self.query))
 
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> StartedQueryEnd | None:
         """Wait for the end of the query. Returns None if it is still running. Thread-safe.
