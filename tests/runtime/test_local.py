@@ -378,8 +378,8 @@ def test_a_failing_close_leaves_no_task_open():
 
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
-    one, two = (env.from_collection([1]).process(Closing()).uid(name) for name in ("one", "two"))
-    job = env.local_job(one=one, two=two)
+    left, right = (env.from_collection([1]).process(Closing()).uid(name) for name in ("left", "right"))
+    job = env.local_job(left=left, right=right)
     job.run_epoch({source: [[Records([1])]] for source in job.program.sources})
     with pytest.raises(OperatorError, match="no close"):
         job.close()

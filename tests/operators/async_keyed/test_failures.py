@@ -138,7 +138,7 @@ def test_time_that_passes_without_timers_does_not_wait_forever() -> None:
 
 
 class HangingTimers(Stateful):
-    """Sets three timers. Those in ``hang`` wait forever, and ignore a cancellation with ``stays``."""
+    """Sets three timers. Timers in ``hang`` wait forever, and ignore a cancellation with ``stays``."""
 
     hang: tuple[int, ...] = ()
     stays = False

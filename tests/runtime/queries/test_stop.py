@@ -47,7 +47,7 @@ def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
 
 
 def test_a_query_that_is_held_has_not_ended_yet() -> None:
-    """Its watcher goes on beating, so no other driver starts."""
+    """Its watcher continues to beat, so no other driver starts."""
     result = query(isActive=False)
     start: Any = SimpleNamespace(spark=None, checkpoint="cp")
     started = StartedQuery(result, start)

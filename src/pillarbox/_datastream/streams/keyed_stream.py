@@ -83,8 +83,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
                 timers are undone.
             capacity: the maximum number of records and timers in progress in a partition; 100 by default. This option
                 and the options below require ``async def``.
-            timeout: the maximum total time of a record or timer, excluding time between epochs (an int is
-                milliseconds). Afterwards, the record or timer fails with ``TimeoutError``. No limit by default.
+            timeout: the maximum time of a record or timer from its start (an int is milliseconds). Afterwards, it fails
+                with ``TimeoutError``. No limit by default.
             ordered: whether results are in the records' order. By default, they are emitted on completion, but in order
                 for each key, and never overtake a watermark.
             on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,

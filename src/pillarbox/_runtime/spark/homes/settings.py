@@ -16,7 +16,7 @@ MODE = "spark.pillarbox.homes"
 """How homes are started: ``fork``, ``spawn``, or ``off`` to run tasks in Spark's workers."""
 
 MOST = "spark.pillarbox.homes.max"
-"""The maximum number of a query's homes on an executor. Further state partitions share homes."""
+"""The maximum number of a program's homes on an executor. Further state partitions share homes."""
 
 IDLE = "spark.pillarbox.homes.idle"
 """How long an unused home is kept."""

@@ -85,7 +85,7 @@ def check_spark(spark: SparkSession) -> None:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"
         raise ConfigurationError(
             f"{named} cannot repartition the state of a checkpoint: call pillarbox.rescale in a classic session of"
-            " Spark 4.2 or newer, or run 'pillarbox rescale'. Afterwards, the query can run with this Spark again."
+            " Spark 4.2 or newer, or run 'pillarbox rescale'. The next start also needs Spark 4.2 or newer."
             " Alternatively, write a savepoint and start from it with env.from_savepoint(...), any parallelism and a"
             " new checkpoint directory"
         )
