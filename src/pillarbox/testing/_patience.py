@@ -103,7 +103,7 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> bool:
-        """Set the clock to the next timer. Return False if there is none."""
+        """Set the clock to the next timer. Return False without timers."""
         assert self._passes_until is not None
         due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
         if due is not None:
