@@ -62,7 +62,7 @@ class AccountReport(NamedTuple):
         outcomes: whether each completed request succeeded, in order.
         probe: whether a probe of the circuit breaker succeeded, or None if there was no probe.
         stop: the pause that the service requested (seconds), or None.
-        period: the period in which the requests' slots were booked. A later period's charge stays.
+        period: when the slots' period began (Unix time in ms), or -1. A later period's charge stays.
     """
 
     units: float = 0.0
