@@ -306,6 +306,26 @@ def test_reconcile_is_asked_before_a_call_that_may_have_been_made(service: Servi
     assert service.charged == {"x": ["x"], "y": ["y", "y"]}
 
 
+def test_reconcile_is_retried_as_its_call(service: Service) -> None:
+    outcomes: list[Any] = [ConnectionError("reset"), "charged before"]
+
+    async def find(idempotency_key: str, name: Any) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        yield await ctx.call(service.charge, "x", key="x", reconcile=find, retry=1)
+
+    harness = calling(service, run)
+    harness.push(("a", "x"))
+    with crashed(service, run, harness) as again:
+        again.advance_processing_time(100)
+        assert again.get_output() == ["charged before"]
+        assert not outcomes
+
+
 def test_retries_and_timeouts_follow_the_clock(service: Service) -> None:
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         try:

@@ -102,14 +102,22 @@ class ServiceCall(NamedTuple):
     async def _attempts(self, is_begun: bool) -> Any:
         reconcile, attempts, strategy = self.options.reconcile, 0, retry_strategy(self.options.retry)
         while True:
+            attempts += 1
             if is_begun and reconcile is not None:
-                answer = await _called(reconcile, Callee.of(reconcile), (self.idempotency_key, *self.args), {})
+                try:
+                    answer = await _called(reconcile, Callee.of(reconcile), (self.idempotency_key, *self.args), {})
+                except Exception as error:
+                    if isinstance(error, self.options.record_errors) or not concerns_record(error):
+                        raise
+                    if strategy is None or not is_retried(strategy, attempts, None, error):
+                        raise
+                    await self._back_off(strategy, attempts, error)
+                    continue
                 if answer is not CALL_AGAIN:
                     return answer
             is_begun = True
             slots = () if self.turns is None else await self.turns.take(self.args, self.owner)
-            attempts += 1
-            result, pause = None, 0
+            result: Any = None
             failure: Exception | None = None
             try:
                 result = await _called(self.function, self.callee, self.args, self.keywords)
@@ -122,7 +130,7 @@ class ServiceCall(NamedTuple):
                     self.turns.failed(slots, error)
                 if not concerns_record(error):
                     raise
-                failure, pause = error, retry_after_millis(error)
+                failure = error
             else:
                 if self.turns is not None:
                     self.turns.succeeded(slots, result)
@@ -130,7 +138,11 @@ class ServiceCall(NamedTuple):
                 if failure is not None:
                     raise failure
                 return result
-            await asyncio.sleep(max(pause, strategy.get_backoff_time_millis(attempts)) / 1000)
+            await self._back_off(strategy, attempts, failure)
+
+    async def _back_off(self, strategy: AsyncRetryStrategy, attempts: int, failure: Exception | None) -> None:
+        pause = 0 if failure is None else retry_after_millis(failure)
+        await asyncio.sleep(max(pause, strategy.get_backoff_time_millis(attempts)) / 1000)
 
 
 async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
