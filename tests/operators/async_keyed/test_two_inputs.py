@@ -141,6 +141,27 @@ def test_a_broadcast_record_that_fails_is_undone() -> None:
         assert [(letter.value, letter.error) for letter in harness.get_side_output(BAD)] == [(-1, "ValueError: -1")]
 
 
+def test_timers_wait_for_a_broadcast_record() -> None:
+    class Timed(Ruled):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_processing_time_timer(5)
+
+        async def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            factor = ctx.get_broadcast_state(RULES).get("factor")
+            await asyncio.sleep(0)
+            self.total.update(7)
+            yield "timer", factor
+
+    options: Any = {"broadcast": [RULES], "on_error": BAD}
+    with harness_for(Timed(Gate()), first, **options) as harness, harness._patience.time_passes("1 second"):
+        harness.push1(("a", 1))
+        harness.push2(-1)  # fails at 10
+        assert harness.get_output() == [("timer", None)]
+        harness.push1(("a", 1))
+        harness.push2(3)
+        assert harness.get_output()[1:] == [("a", 7), ("timer", 3)]
+
+
 def test_a_broadcast_record_that_fails_is_named() -> None:
     message = "failed at the broadcast record -1: ValueError: -1"
     with (

@@ -65,6 +65,7 @@ class ElementRunner:
         get_broadcast_state: returns a read-only broadcast state. None if there is no broadcast stream.
         is_turning: whether :meth:`turn` is running. Its caller then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
+        is_paused: whether elements wait, because broadcast state is changing.
         dropped_timers: reports timers that are dropped, because they were set at the end of their key in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
     """
@@ -118,6 +119,7 @@ class ElementRunner:
         self._starting = 0
         self._burst = 1
         self.cut_off: set[WorkerSteps] = set()
+        self.is_paused = False
         self._later: asyncio.TimerHandle | None = None
         seconds_each = options.timeout_seconds
         self._timeouts = None if seconds_each is None else Timeouts(self, seconds_each, most_stuck(options.capacity))
@@ -261,7 +263,7 @@ class ElementRunner:
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
-        if count <= 0 or self.closing:
+        if count <= 0 or self.closing or self.is_paused:
             return
         loop, call_slots = self.loop.loop, self._call_slots.resource
         for _ in range(count):

@@ -67,10 +67,16 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         self.runner.get_broadcast_state = self._read_only.get_broadcast_state
 
     def process_broadcast(self, records: Records) -> None:
-        self.drain()
         self._clocks.watermark = self._timers.current_watermark
         for value, timestamp in zip(records.values, records.timestamps or repeat(None)):
-            self._process_broadcast_record(value, timestamp)
+            self.drain()
+            # Timers that fall due in between wait.
+            self.runner.is_paused = True
+            try:
+                self._process_broadcast_record(value, timestamp)
+            finally:
+                self.runner.is_paused = False
+        self._turn()
 
     def _process_broadcast_record(self, value: Any, timestamp: int | None) -> None:
         context, collector = self._writable, Collector(self.context)
