@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import Any
 
@@ -434,6 +435,30 @@ def test_a_plain_function_runs_in_a_thread(service: Service) -> None:
         with pytest.raises(OperatorError, match="raised StopIteration"):
             harness.push(("a", -3))
             harness.drain()
+
+
+def test_hung_calls_leave_threads_for_others(service: Service) -> None:
+    goes_on, answered = threading.Event(), threading.Event()
+
+    def ask(value: Any) -> Any:
+        if value == "hangs":
+            assert goes_on.wait(60)
+        else:
+            answered.set()
+        return value
+
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        yield await ctx.call(ask, value[1])
+
+    with calling(service, run) as harness:
+        try:
+            harness.push_all([(f"k{number}", "hangs") for number in range(40)])
+            harness.push(("other", "answers"))
+            assert answered.wait(30)
+        finally:
+            goes_on.set()
+        harness.drain()
+        assert len(harness.get_output()) == 41
 
 
 def test_arguments_and_results_may_change_after_the_call(service: Service) -> None:

@@ -127,10 +127,12 @@ class ElementRunner:
         self.failure: BaseException | None = None
         self.is_turning = False
         journal: Journal | None = None
-        self._threads: DaemonThreads | None = None
+        # Threads of hung calls are lost, as many as there may be stuck elements.
+        most = options.capacity + most_stuck(options.capacity)
+        self._threads: list[DaemonThreads] = [self.loop.new_threads(most, f"{self.name} calls")]
         if options.journal is not None:
-            self._threads = self.loop.new_threads(2, f"{self.name} journal")
-            arguments = context, self.loop.loop, self._threads
+            self._threads.append(self.loop.new_threads(2, f"{self.name} journal"))
+            arguments = context, self.loop.loop, self._threads[-1]
             if options.replayed is None:
                 journal = Journal(options.journal, *arguments)
             else:
@@ -140,6 +142,7 @@ class ElementRunner:
             keeps_records=options.keeps_records,
             journal=journal,
             budgets=options.budgets,
+            threads=self._threads[0],
             replayed=options.replayed,
         )
         self.dropped_timers = BatchDroppedTimers(self.name)
@@ -461,8 +464,8 @@ class ElementRunner:
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)
-            if self._threads is not None:
-                self.loop.end_threads(self._threads)
+            for threads in self._threads:
+                self.loop.end_threads(threads)
             self._loop.release()
         finally:
             self._call_slots.resource.leave(self)

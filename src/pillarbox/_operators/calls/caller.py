@@ -6,6 +6,7 @@ Plain functions and file access use other threads, everything else the mailbox t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 from pillarbox._errors import ProgramError, describe, shorten
@@ -50,12 +51,14 @@ class Caller:
         keeps_records: bool,
         journal: Journal | None,
         budgets: Sequence[Budget],
+        threads: Executor,
         replayed: ReplayedCalls | None = None,
     ) -> None:
         self._context = context
         self._keeps_records = keeps_records
         self._journal = journal
         self._replayed = replayed
+        self._threads = threads
         scope = context.budget_scope
         tasks = scope.tasks(context.parallelism, 1)
         self._turns = {budget.name: Turns(None, [budget], scope, context.uid, tasks) for budget in budgets}
@@ -73,7 +76,9 @@ class Caller:
             self._made += 1
             if self._replayed is not None:
                 await self._replayed.before_call(callee, args)
-            return await ServiceCall(function, callee, args, options, turns, element).answer(was_begun=False)
+            return await ServiceCall(function, callee, args, options, turns, element, self._threads).answer(
+                was_begun=False
+            )
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
         calls = element.calls
@@ -105,7 +110,7 @@ class Caller:
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, CallRecord.begun(fingerprint))
             try:
-                call = ServiceCall(function, callee, args, options, turns, element, idempotency_key)
+                call = ServiceCall(function, callee, args, options, turns, element, self._threads, idempotency_key)
                 answer = await call.answer(was_begun=record is not None)
             except BaseException as error:
                 if isinstance(error, options.record_errors) and concerns_record(error):

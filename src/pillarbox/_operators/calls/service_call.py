@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -66,6 +68,7 @@ class ServiceCall(NamedTuple):
     Attributes:
         turns: delays attempts to meet the budget, or None if there is no budget.
         owner: the element that makes the call.
+        threads: run plain functions. asyncio's own pool would let hung calls of one service block all others.
     """
 
     function: Callable[..., Any]
@@ -74,6 +77,7 @@ class ServiceCall(NamedTuple):
     options: ServiceCallOptions
     turns: Turns | None
     owner: object
+    threads: Executor
     idempotency_key: str | None = None
 
     @property
@@ -105,7 +109,7 @@ class ServiceCall(NamedTuple):
             attempts += 1
             if is_begun and reconcile is not None:
                 try:
-                    answer = await _called(reconcile, Callee.of(reconcile), (self.idempotency_key, *self.args), {})
+                    answer = await self._called(reconcile, Callee.of(reconcile), (self.idempotency_key, *self.args), {})
                 except Exception as error:
                     if isinstance(error, self.options.record_errors) or not concerns_record(error):
                         raise
@@ -120,7 +124,7 @@ class ServiceCall(NamedTuple):
             result: Any = None
             failure: Exception | None = None
             try:
-                result = await _called(self.function, self.callee, self.args, self.keywords)
+                result = await self._called(self.function, self.callee, self.args, self.keywords)
             except self.options.record_errors:
                 if self.turns is not None:
                     self.turns.answered(slots)
@@ -144,11 +148,13 @@ class ServiceCall(NamedTuple):
         pause = 0 if failure is None else retry_after_millis(failure)
         await asyncio.sleep(max(pause, strategy.get_backoff_time_millis(attempts)) / 1000)
 
-
-async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    if callee.is_async:
-        return await function(*args, **keywords)
-    result, error = await asyncio.to_thread(outcome_of, partial(function, *args, **keywords))
-    if error is not None:
-        raise error
-    return await result if inspect.isawaitable(result) else result
+    async def _called(
+        self, function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        if callee.is_async:
+            return await function(*args, **keywords)
+        call = partial(copy_context().run, outcome_of, partial(function, *args, **keywords))
+        result, error = await asyncio.get_running_loop().run_in_executor(self.threads, call)
+        if error is not None:
+            raise error
+        return await result if inspect.isawaitable(result) else result
