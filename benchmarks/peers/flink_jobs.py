@@ -243,7 +243,7 @@ class Windows(Jobs):
     """Windows of the DataStream API, with the same functions in Python that pillarbox's Python side has.
 
     In thread mode, sums of sessions are wrong (PyFlink 2.3.0): if a record joins two sessions, ``merge_namespaces`` of
-    its ``AggregatingStateImpl`` writes the accumulator of one over that of the other. In process mode, the sums of some
+    its ``AggregatingStateImpl`` writes one accumulator over the other. In process mode, the sums of some
     jobs are wrong, of others right. The functions here do not change their accumulators.
     """
 

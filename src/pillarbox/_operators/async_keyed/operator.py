@@ -299,12 +299,11 @@ class AsyncKeyedOperator(KeyedOperator):
                 if tag is None:
                     collector.values.append(value)
                     collector.timestamps.append(stamp)
-                elif tag != LETTER and tag not in sides:
-                    pass  # carried by a program that read this side output
-                elif tag != LETTER:
+                elif tag == LETTER:
+                    if letters is not None:
+                        letters.emit(*value)
+                elif tag in sides:  # carried results may have tags that the program no longer reads
                     sides[tag].process_records(Records([value], None if stamp is None else [stamp]))
-                elif letters is not None:
-                    letters.emit(*value)
             if len(collector.values) >= RUN_LIMIT:
                 collector.flush()
         collector.flush()

@@ -194,7 +194,7 @@ class ElementRunner:
         if self._timeouts is not None:
             self._timeouts.watch(element)
 
-    def go_on(self, visit: DueTimersElement) -> None:
+    def continue_visit(self, visit: DueTimersElement) -> None:
         """Let another visit fire the timers that are left of one that is cut off, before the key's later elements."""
         rest = DueTimersElement(self, visit.key, visit.watermark, visit.limit, visit.domain, ends_key=visit.ends_key)
         rest.is_queued = True

@@ -18,7 +18,7 @@ HEED_SECONDS = 1.0
 
 
 def uncancel(task: asyncio.Task[None]) -> None:
-    """Let a task go on after a cancellation."""
+    """Let a task continue after a cancellation."""
     if sys.version_info >= (3, 11):
         while task.cancelling():
             task.uncancel()
@@ -96,7 +96,7 @@ class Timeouts:
             steps.element = None
             runner.cut_off.add(steps)
             if type(element) is DueTimersElement:
-                runner.go_on(element)
+                runner.continue_visit(element)
             runner.end(element)
             runner.release_slot(steps)
             runner.start_workers()
