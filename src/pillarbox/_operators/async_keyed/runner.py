@@ -19,7 +19,7 @@ from typing import Any
 
 from pillarbox._errors import failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
-from pillarbox._operators.async_io.loop.event_loop import cancelled
+from pillarbox._operators.async_io.loop.event_loop import cancelled, uncancel
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.workers import WorkerSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
@@ -28,7 +28,7 @@ from pillarbox._operators.async_keyed.figures import Figures
 from pillarbox._operators.async_keyed.loop import KeyedLoop, NextLoopTurn, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
-from pillarbox._operators.async_keyed.timeouts import Timeouts, uncancel
+from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.calls.replayed import ReplayedJournal

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import OperatorError
+from pillarbox._operators.async_io.loop.event_loop import uncancel
 from pillarbox._operators.async_keyed.element import DueTimersElement
 
 if TYPE_CHECKING:
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
 
 # Seconds for a cancelled element to end before it loses its call slot.
 HEED_SECONDS = 1.0
-
-
-def uncancel(task: asyncio.Task[None]) -> None:
-    """Let a task continue after a cancellation."""
-    if sys.version_info >= (3, 11):
-        while task.cancelling():
-            task.uncancel()
 
 
 class Timeouts:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
-from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, backoff_seconds, is_retried, retry_strategy
 from pillarbox._operators.async_io.loop.threads import outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
@@ -115,7 +115,7 @@ class ServiceCall(NamedTuple):
                         raise
                     if strategy is None or not is_retried(strategy, attempts, None, error):
                         raise
-                    await self._back_off(strategy, attempts, error)
+                    await asyncio.sleep(backoff_seconds(strategy, attempts, error))
                     continue
                 if answer is not CALL_AGAIN:
                     return answer
@@ -142,11 +142,7 @@ class ServiceCall(NamedTuple):
                 if failure is not None:
                     raise failure
                 return result
-            await self._back_off(strategy, attempts, failure)
-
-    async def _back_off(self, strategy: AsyncRetryStrategy, attempts: int, failure: Exception | None) -> None:
-        pause = 0 if failure is None else retry_after_millis(failure)
-        await asyncio.sleep(max(pause, strategy.get_backoff_time_millis(attempts)) / 1000)
+            await asyncio.sleep(backoff_seconds(strategy, attempts, failure))
 
     async def _called(
         self, function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]

@@ -211,3 +211,9 @@ def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[An
     if predicate is not None:
         check_plain(predicate, what, asked_by=f"AsyncRetryStrategy({what}=...)")
     return predicate
+
+
+def backoff_seconds(strategy: AsyncRetryStrategy, attempts: int, failure: Exception | None) -> float:
+    """Return the pause before the next attempt, at least as long as the service asked for."""
+    asked = 0 if failure is None else retry_after_millis(failure)
+    return max(strategy.get_backoff_time_millis(attempts), asked) / 1000

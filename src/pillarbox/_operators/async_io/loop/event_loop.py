@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context, ContextVar, copy_context
@@ -133,6 +134,13 @@ def _noted_task(loop: asyncio.AbstractEventLoop, run: Any, **options: Any) -> as
     if tasks is not None:
         tasks.add(task)
     return task
+
+
+def uncancel(task: asyncio.Task[None]) -> None:
+    """Let a task continue after a cancellation."""
+    if sys.version_info >= (3, 11):
+        while task.cancelling():
+            task.uncancel()
 
 
 async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:

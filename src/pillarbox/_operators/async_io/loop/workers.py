@@ -7,7 +7,6 @@ tasks that take requests from a queue, to avoid a task per request.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
@@ -17,8 +16,8 @@ from typing import Any, Protocol
 
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._operators.async_io.api.request import Request
-from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis
-from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, backoff_seconds, is_retried
+from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled, uncancel
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 
@@ -233,9 +232,8 @@ class RequestWorkers:
                         return
                     request.error = error
                 request.running = None
-                if request.given_up and sys.version_info >= (3, 11):
-                    while worker.cancelling():
-                        worker.uncancel()
+                if request.given_up:
+                    uncancel(worker)
                 completed.append(request)
                 if not self._notified:
                     self._announce(len(waiting) <= plenty)
@@ -276,7 +274,7 @@ class RequestWorkers:
             request.attempts += 1
             if request.started is None:
                 request.started = self._clock()
-            asked_to_wait = 0
+            failure: Exception | None = None
             try:
                 request.result = await self._function(argument)
             except BaseException as error:
@@ -284,7 +282,7 @@ class RequestWorkers:
                     self._turns.failed(slots, error)
                 if not concerns_record(error) or not self._again(request, error):
                     raise
-                asked_to_wait = retry_after_millis(error)
+                failure = error
             else:
                 if self._turns is not None:
                     self._turns.succeeded(slots, request.result)
@@ -293,8 +291,7 @@ class RequestWorkers:
                     request.seconds = perf_counter() - began
                     return
             assert self._retry is not None
-            pause = max(self._retry.get_backoff_time_millis(request.attempts), asked_to_wait)
-            await asyncio.sleep(pause / 1000)
+            await asyncio.sleep(backoff_seconds(self._retry, request.attempts, failure))
 
     def _again(self, request: Request, error: Exception | None) -> bool:
         return not request.given_up and is_retried(self._retry, request.attempts, request.result, error)
